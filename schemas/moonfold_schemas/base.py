@@ -1,0 +1,43 @@
+"""What every wire type shares: identifiers, positions, times."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+# The look-ahead refuses a trailing newline, which `$` alone lets through in Python.
+ID_PATTERN = r"^[A-Za-z0-9._:-]{1,200}(?!\n)$"
+
+Id = Annotated[
+    str,
+    Meta(pattern=ID_PATTERN, description="1-200 characters of A-Z a-z 0-9 . _ : -"),
+]
+"""Identifier of a thread, session, request, conversation, turn or item."""
+
+Sequence = Annotated[int, Meta(ge=0, le=2**53 - 1)]
+"""Number of an event in its thread's log, dense from 1; 0 is the empty log.
+
+An item's *position* is the sequence of its first record. Bounded by what a Lua number holds exactly.
+"""
+
+Tokens = Annotated[int, Meta(ge=0, le=2**53 - 1)]
+"""A count of tokens, or of UTF-8 bytes charged as tokens (R14: one token a byte)."""
+
+Timestamp = Annotated[datetime, Meta(tz=True, description="RFC 3339, UTC")]
+
+Option = str | int | float | bool | None
+"""Value of a provider's model option, such as a context-window or reasoning setting."""
+
+
+class Wire(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of everything on the wire: immutable, keyword-only, defaults left out.
+
+    Unknown fields are ignored, so that a newer producer can talk to an older worker.
+    """
+
+
+def utc_now() -> datetime:
+    """Return the current time as an aware UTC time."""
+    return datetime.now(UTC)

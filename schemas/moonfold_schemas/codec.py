@@ -1,0 +1,156 @@
+"""Bytes to wire types and back.
+
+Three leniencies, each for what real producers write:
+
+* lone surrogates (JavaScript cuts strings between the halves of an emoji) become U+FFFD;
+* activity of an unknown `type` or `kind` becomes `OpaqueEvent` or `OpaqueItem`, so that an older worker
+  still counts what a newer producer recorded;
+* unknown fields are ignored.
+
+Everything else that does not fit raises `WireError`, whose message names the place and the expected
+type and never quotes the value: conversations are private.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import msgspec
+
+from moonfold_schemas.base import Wire
+from moonfold_schemas.events import ItemRecorded, OpaqueEvent, ThreadEvent
+from moonfold_schemas.items import Item
+from moonfold_schemas.requests import HandoffRequest
+from moonfold_schemas.results import HandoffResult
+
+_encoder = msgspec.json.Encoder()
+_event_decoder = msgspec.json.Decoder(ThreadEvent)
+_request_decoder = msgspec.json.Decoder(HandoffRequest)
+_result_decoder = msgspec.json.Decoder(HandoffResult)
+
+_REFUSALS = (msgspec.DecodeError, RecursionError, UnicodeError)
+_QUOTED_VALUE = re.compile(r"'.*'", re.DOTALL)
+
+
+class WireError(ValueError):
+    """Bytes that are not a valid event, request or result."""
+
+
+def encode(value: Wire) -> bytes:
+    """Return `value` as JSON. The same value always gives the same bytes."""
+    try:
+        return _encoder.encode(value)
+    except UnicodeEncodeError:
+        return _encoder.encode(_without_surrogates(msgspec.to_builtins(value)))
+
+
+def decode_event(raw: bytes) -> ThreadEvent:
+    """Return the thread event in `raw`; activity of an unknown kind comes back opaque.
+
+    Raises:
+        WireError: `raw` is not JSON, or a known event with a missing or wrong field.
+    """
+    try:
+        return _event_decoder.decode(raw)
+    except _REFUSALS:
+        document = parse(raw)
+        opaque = _opaque(document, len(raw))
+        return _convert(document, ThreadEvent) if opaque is None else opaque
+
+
+def decode_request(raw: bytes) -> HandoffRequest:
+    """Return the request in `raw`.
+
+    Raises:
+        WireError: `raw` is not JSON, of an unknown type, or has a missing or wrong field.
+    """
+    try:
+        return _request_decoder.decode(raw)
+    except _REFUSALS:
+        request: HandoffRequest = _convert(parse(raw), HandoffRequest)
+        return request
+
+
+def decode_result(raw: bytes) -> HandoffResult:
+    """Return the result in `raw`.
+
+    Raises:
+        WireError: `raw` is not a result.
+    """
+    try:
+        return _result_decoder.decode(raw)
+    except _REFUSALS as error:
+        raise WireError(describe(error)) from None
+
+
+def parse(raw: bytes) -> Any:
+    """Return any JSON document in `raw`, with lone surrogates replaced.
+
+    Raises:
+        WireError: `raw` is not JSON.
+    """
+    try:
+        return _without_surrogates(json.loads(raw))
+    except UnicodeDecodeError:
+        raise WireError("not UTF-8") from None
+    except json.JSONDecodeError as error:
+        raise WireError(f"not JSON: {error.msg} at character {error.pos}") from None
+    except RecursionError:
+        raise WireError("JSON is nested too deeply") from None
+
+
+def describe(error: Exception) -> str:
+    """Return what is wrong in one line, without any value of the document."""
+    if isinstance(error, RecursionError):
+        return "JSON is nested too deeply"
+    return _QUOTED_VALUE.sub("(value)", str(error))
+
+
+def _convert(document: Any, type_: Any) -> Any:
+    try:
+        return msgspec.convert(document, type_)
+    except _REFUSALS as error:
+        raise WireError(describe(error)) from None
+
+
+def _opaque(document: Any, size: int) -> ThreadEvent | None:
+    """Return the opaque form of activity with an unknown tag, else None."""
+    if not isinstance(document, dict):
+        return None
+    type_ = document.get("type")
+    if type_ == "item.recorded":
+        return _opaque_item(document, size)
+    if isinstance(type_, str) and type_ not in _EVENT_TYPES:
+        return OpaqueEvent(original_type=type_[:200], size=size)
+    return None
+
+
+def _opaque_item(document: dict[str, Any], size: int) -> ItemRecorded | None:
+    item = document.get("item")
+    kind = item.get("kind") if isinstance(item, dict) else None
+    if not isinstance(item, dict) or not isinstance(kind, str) or kind in _ITEM_KINDS:
+        return None
+    head = {name: item[name] for name in ("item_id", "turn_id", "status") if name in item}
+    known = {"kind": "opaque", "original_kind": kind[:200], "size": size, **head}
+    event: ItemRecorded = _convert({**document, "item": known}, ItemRecorded)
+    return event
+
+
+def _without_surrogates(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {_without_surrogates(k): _without_surrogates(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_surrogates(v) for v in value]
+    return value
+
+
+def _tags(union: Any) -> frozenset[str]:
+    return frozenset(str(t.__struct_config__.tag) for t in union.__args__)
+
+
+_EVENT_TYPES = _tags(ThreadEvent)
+_ITEM_KINDS = _tags(Item)

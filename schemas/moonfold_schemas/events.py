@@ -1,0 +1,168 @@
+"""Thread events: what is appended to a thread's log, tagged by `type`.
+
+An event's sequence is its place in the log, not a field: the producer states the last sequence it
+knows and the log numbers what follows.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from msgspec import Meta, field
+
+from moonfold_schemas.base import Id, Option, Sequence, Timestamp, Tokens, Wire
+from moonfold_schemas.items import Item
+
+
+class TurnStatus(StrEnum):
+    """How a turn ended."""
+
+    COMPLETED = "completed"
+    FAILED = "failed"
+    INTERRUPTED = "interrupted"
+    LIMITED = "limited"
+
+
+class LimitKind(StrEnum):
+    """Why a provider would not go on. Only the first two call for another provider."""
+
+    QUOTA = "quota"
+    CREDITS = "credits"
+    THROTTLE = "throttle"
+    CONTEXT = "context"
+    AUTHENTICATION = "authentication"
+
+
+class Limit(Wire, kw_only=True):
+    """A provider's limit notice, as it was recognised.
+
+    `resets_at` is when the window opens again, `retry_after` the provider's own delay in seconds; each
+    is null where the provider did not say. `message` is the provider's sentence.
+    """
+
+    kind: LimitKind
+    resets_at: Timestamp | None = None
+    retry_after: Annotated[float, Meta(ge=0)] | None = None
+    message: str | None = None
+
+
+class EventBase(Wire, tag_field="type", kw_only=True):
+    """Fields of every thread event. `time` is when it happened, where the producer knows."""
+
+    time: Timestamp | None = None
+
+
+class ThreadStarted(EventBase, tag="thread.started", kw_only=True):
+    """A thread begins."""
+
+    title: str | None = None
+    cwd: str | None = None
+
+
+class TurnStarted(EventBase, tag="turn.started", kw_only=True):
+    """The agent starts to work on a request."""
+
+    turn_id: Id
+
+
+class ItemRecorded(EventBase, tag="item.recorded", kw_only=True):
+    """An item appears, or the item of the same id gets its new content."""
+
+    item: Item
+
+
+class TurnEnded(EventBase, tag="turn.ended", kw_only=True):
+    """A turn ends; `limit` says why where the status is `limited`."""
+
+    turn_id: Id
+    status: TurnStatus
+    limit: Limit | None = None
+
+
+class ConversationStarted(EventBase, tag="conversation.started", kw_only=True):
+    """A provider conversation begins to carry the thread (R17: usage starts from nothing).
+
+    `capacity` is the context window in tokens where it is known; `continues` names the conversation
+    whose history the provider itself took over (a native resume or fork).
+    """
+
+    conversation_id: Id
+    provider: Id
+    model: str | None = None
+    options: dict[str, Option] = field(default_factory=dict)
+    capacity: int | None = None
+    continues: Id | None = None
+
+
+class ModelSelected(EventBase, tag="model.selected", kw_only=True):
+    """Another model, or other options, from here on (R18)."""
+
+    conversation_id: Id
+    model: str | None = None
+    options: dict[str, Option] = field(default_factory=dict)
+    capacity: int | None = None
+
+
+class UsageReported(EventBase, tag="usage.reported", kw_only=True):
+    """Telemetry of a provider: tokens in its context now, its maximum, its compaction threshold.
+
+    A maximum or threshold of zero or less means unknown.
+    """
+
+    conversation_id: Id
+    used_tokens: Tokens
+    max_tokens: int | None = None
+    compact_threshold: int | None = None
+
+
+class ConversationCompacted(EventBase, tag="conversation.compacted", kw_only=True):
+    """The provider compacted its context, to `used_tokens` where that is known."""
+
+    conversation_id: Id
+    used_tokens: Tokens | None = None
+
+
+class TurnsRolledBack(EventBase, tag="turns.rolled_back", kw_only=True):
+    """Everything recorded after sequence `to` is taken back."""
+
+    to: Sequence
+
+
+class ThreadForked(EventBase, tag="thread.forked", kw_only=True):
+    """First event of a fork, at sequence `through` + 1: its history is the parent's up to `through`."""
+
+    parent_thread_id: Id
+    through: Sequence
+
+
+class HandoffDelivered(EventBase, tag="handoff.delivered", kw_only=True):
+    """A conversation was given the thread's history up to `through`."""
+
+    conversation_id: Id
+    through: Sequence
+    request_id: Id | None = None
+
+
+class OpaqueEvent(EventBase, tag="opaque", kw_only=True):
+    """An event of a type this version does not know; `size` is its length in bytes."""
+
+    original_type: Annotated[str, Meta(max_length=200)] = ""
+    size: Tokens = 0
+
+
+ThreadEvent = (
+    ThreadStarted
+    | TurnStarted
+    | ItemRecorded
+    | TurnEnded
+    | ConversationStarted
+    | ModelSelected
+    | UsageReported
+    | ConversationCompacted
+    | TurnsRolledBack
+    | ThreadForked
+    | HandoffDelivered
+    | OpaqueEvent
+)
+"""Any thread event, discriminated by `type`."""

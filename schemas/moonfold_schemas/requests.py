@@ -1,0 +1,100 @@
+"""Requests: what asks a worker for a handoff, tagged by `type`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, field
+
+from moonfold_schemas.base import Id, Option, Sequence, Tokens, Wire
+from moonfold_schemas.events import Limit
+from moonfold_schemas.items import AttachmentKind
+
+
+class NativeAbilities(Wire, kw_only=True):
+    """What the target can do by itself; null means infer it from the version (R5)."""
+
+    inject_items: bool | None = None
+    resume: bool | None = None
+    fork: bool | None = None
+
+
+class Target(Wire, kw_only=True):
+    """Where the thread goes on.
+
+    `provider` is for example `codex`, `claude-code`, `gemini-cli`, `opencode`; `instance` tells accounts
+    apart. `capacity` is the model's context window in tokens where the session knows it. Without
+    `conversation_id` the conversation is fresh.
+    """
+
+    provider: Id
+    instance: Id | None = None
+    model: str | None = None
+    options: dict[str, Option] = field(default_factory=dict)
+    capacity: int | None = None
+    version: str | None = None
+    conversation_id: Id | None = None
+    native: NativeAbilities = field(default_factory=NativeAbilities)
+
+
+class NewRequest(Wire, kw_only=True):
+    """What the person wants next: separate from history, never shortened (R4).
+
+    Either the `text`, or only `json_bytes`, its length in bytes as a JSON string literal (quotes
+    included). The text is read for its length and the identifiers it mentions, and goes nowhere else.
+    `attachments` lists their kinds, which is all that the reserve depends on (R21).
+    """
+
+    text: str | None = None
+    json_bytes: Tokens | None = None
+    attachments: tuple[AttachmentKind, ...] = ()
+
+
+class RequestBase(Wire, tag_field="type", kw_only=True):
+    """Fields of every request.
+
+    `through` is the sequence of the last event that the session wrote: the handoff is made from exactly
+    that much history. `token_cap` lowers or raises the operator's cap for this handoff, within the same
+    clamp (R13).
+    """
+
+    request_id: Id
+    session_id: Id
+    thread_id: Id
+    through: Sequence
+    request: NewRequest | None = None
+    token_cap: Tokens | None = None
+
+
+class ProviderLimitReached(RequestBase, tag="provider.limit_reached", kw_only=True):
+    """A provider will not go on: continue on the first of `candidates` that can."""
+
+    candidates: Annotated[tuple[Target, ...], Meta(min_length=1, max_length=32)]
+    conversation_id: Id | None = None
+    limit: Limit | None = None
+
+
+class ProviderSwitchRequested(RequestBase, tag="provider.switch_requested", kw_only=True):
+    """The person picked another provider."""
+
+    target: Target
+
+
+class RestartRequested(RequestBase, tag="restart.requested", kw_only=True):
+    """The same thread in a fresh conversation, on the same or another provider."""
+
+    target: Target
+
+
+class ForkRequested(RequestBase, tag="fork.requested", kw_only=True):
+    """A new thread `fork_thread_id` whose history is `thread_id` up to `through`.
+
+    Without `request` the handoff is prepared in the background.
+    """
+
+    target: Target
+    fork_thread_id: Id
+
+
+HandoffRequest = ProviderLimitReached | ProviderSwitchRequested | RestartRequested | ForkRequested
+"""Any request, discriminated by `type`."""

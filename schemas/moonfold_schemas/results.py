@@ -1,0 +1,187 @@
+"""Results: what a worker publishes for the switching session, tagged by `type`.
+
+Unlike events, results write their defaults out: a reader in any language finds every field.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from moonfold_schemas.base import Id, Sequence, Timestamp, Tokens, Wire
+from moonfold_schemas.requests import Target
+
+
+class Delivery(StrEnum):
+    """Which of the two deliveries a target takes."""
+
+    ITEMS = "items"
+    TEXT = "text"
+
+
+class Origin(StrEnum):
+    """Where a figure of the budget came from."""
+
+    REQUEST = "request"
+    SETTING = "setting"
+    DEFAULT = "default"
+    TELEMETRY = "telemetry"
+    COMPACT_THRESHOLD = "compact_threshold"
+    KNOWN_CAPACITY = "known_capacity"
+    ASSUMED = "assumed"
+    ESTIMATED = "estimated"
+    FRESH = "fresh"
+    RULE = "rule"
+
+
+class LimitingInput(StrEnum):
+    """Which bound of the allowance was the smallest."""
+
+    CAP = "cap"
+    CEILING = "ceiling"
+    ROOM = "room"
+
+
+class FailureCode(StrEnum):
+    """Why no handoff was made."""
+
+    REFERENCES_DO_NOT_FIT = "references_do_not_fit"
+    HISTORY_INCOMPLETE = "history_incomplete"
+    THREAD_NOT_FOUND = "thread_not_found"
+    NO_TARGET_AVAILABLE = "no_target_available"
+    INVALID_REQUEST = "invalid_request"
+    HISTORY_CORRUPT = "history_corrupt"
+    INTERNAL = "internal"
+
+
+class InputText(Wire, tag_field="type", tag="input_text", kw_only=True):
+    """Text spoken to the model."""
+
+    text: str
+
+
+class OutputText(Wire, tag_field="type", tag="output_text", kw_only=True):
+    """Text spoken by the model."""
+
+    text: str
+
+
+class ResponseMessage(Wire, tag_field="type", tag="message", kw_only=True):
+    """A message item of the Responses API, ready for Codex `thread/inject_items` (R5).
+
+    A message keeps its role and its raw text; activity is an attributed `assistant` message; the
+    preamble speaks as `developer`.
+    """
+
+    role: Literal["user", "assistant", "developer"]
+    content: tuple[InputText | OutputText, ...]
+
+
+class PositionRange(Wire, kw_only=True):
+    """Positions `first` to `last`, both included."""
+
+    first: Sequence
+    last: Sequence
+
+
+class Coverage(Wire, kw_only=True, omit_defaults=False):
+    """Which part of the history travels.
+
+    `abridged` lists positions whose output travels as head and tail.
+    """
+
+    through: Sequence
+    selected_items: int
+    omitted_items: int
+    selected: tuple[PositionRange, ...] = ()
+    omitted: tuple[PositionRange, ...] = ()
+    abridged: tuple[Sequence, ...] = ()
+
+
+class Figure(Wire, kw_only=True):
+    """One input of the budget, in tokens (one a byte), and where it came from."""
+
+    value: Tokens
+    origin: Origin
+
+
+class Budget(Wire, kw_only=True, omit_defaults=False):
+    """Why the handoff is as large as it is (R11-R23).
+
+    allowance = max(0, min(cap, ceiling, window - existing - request - attachments - reserve)).
+
+    `cost` is what the delivery that this target takes is charged: the bytes of its texts, each as a
+    JSON string literal (R14). For `text` that is the literal's length; for `items`, the sum over all
+    texts in them. `text_bytes` is the length of `text` as a JSON string literal, `items_bytes` the length
+    of the serialised `items` array, whose envelopes are transport and not charged; neither exceeds the
+    ceiling (R15). `own_text_bytes` is the UTF-8 length of the carried conversation itself.
+    """
+
+    cap: Figure
+    ceiling: Figure
+    window: Figure
+    existing: Figure
+    request: Figure
+    attachments: Figure
+    reserve: Figure
+    allowance: Tokens
+    limited_by: LimitingInput
+    cost: Tokens = 0
+    text_bytes: Tokens = 0
+    items_bytes: Tokens = 0
+    own_text_bytes: Tokens = 0
+
+
+class ResultBase(Wire, tag_field="type", kw_only=True, omit_defaults=False):
+    """Fields of every result. `duration_ms` is the time the worker spent on it."""
+
+    request_id: Id
+    session_id: Id | None = None
+    thread_id: Id | None = None
+    created_at: Timestamp | None = None
+    duration_ms: Annotated[float, Meta(ge=0)] | None = None
+
+
+class HandoffReady(ResultBase, tag="handoff.ready", kw_only=True):
+    """The handoff: one selection in two deliveries (R5, R6); `delivery` names this target's."""
+
+    target: Target
+    coverage: Coverage
+    budget: Budget
+    delivery: Delivery
+    items: tuple[ResponseMessage, ...] = ()
+    text: str = ""
+
+
+class HandoffPrepared(ResultBase, tag="handoff.prepared", kw_only=True):
+    """A handoff is kept ready for a request that is still to come."""
+
+    target: Target
+    coverage: Coverage
+    budget: Budget
+
+
+class HandoffWaiting(ResultBase, tag="handoff.waiting", kw_only=True):
+    """A throttle, not a limit: the same provider goes on after `retry_after` seconds."""
+
+    retry_after: Annotated[float, Meta(ge=0)]
+    message: str = ""
+
+
+class HandoffFailed(ResultBase, tag="handoff.failed", kw_only=True):
+    """No handoff, and why. `needed` and `available` are bytes where room was the reason (R12).
+
+    `retryable` says whether the same request can succeed later, unchanged.
+    """
+
+    code: FailureCode
+    message: str
+    retryable: bool = False
+    needed: Tokens | None = None
+    available: Tokens | None = None
+
+
+HandoffResult = HandoffReady | HandoffPrepared | HandoffWaiting | HandoffFailed
+"""Any result, discriminated by `type`."""
