@@ -34,7 +34,7 @@ class LimitKind(StrEnum):
     AUTHENTICATION = "authentication"
 
 
-class Limit(Wire, kw_only=True):
+class Limit(Wire, frozen=True, kw_only=True):
     """A provider's limit notice, as it was recognised.
 
     `resets_at` is when the window opens again, `retry_after` the provider's own delay in seconds; each
@@ -47,32 +47,32 @@ class Limit(Wire, kw_only=True):
     message: str | None = None
 
 
-class EventBase(Wire, tag_field="type", kw_only=True):
+class EventBase(Wire, tag_field="type", frozen=True, kw_only=True):
     """Fields of every thread event. `time` is when it happened, where the producer knows."""
 
     time: Timestamp | None = None
 
 
-class ThreadStarted(EventBase, tag="thread.started", kw_only=True):
+class ThreadStarted(EventBase, tag="thread.started", frozen=True, kw_only=True):
     """A thread begins."""
 
     title: str | None = None
     cwd: str | None = None
 
 
-class TurnStarted(EventBase, tag="turn.started", kw_only=True):
+class TurnStarted(EventBase, tag="turn.started", frozen=True, kw_only=True):
     """The agent starts to work on a request."""
 
     turn_id: Id
 
 
-class ItemRecorded(EventBase, tag="item.recorded", kw_only=True):
+class ItemRecorded(EventBase, tag="item.recorded", frozen=True, kw_only=True):
     """An item appears, or the item of the same id gets its new content."""
 
     item: Item
 
 
-class TurnEnded(EventBase, tag="turn.ended", kw_only=True):
+class TurnEnded(EventBase, tag="turn.ended", frozen=True, kw_only=True):
     """A turn ends; `limit` says why where the status is `limited`."""
 
     turn_id: Id
@@ -80,7 +80,7 @@ class TurnEnded(EventBase, tag="turn.ended", kw_only=True):
     limit: Limit | None = None
 
 
-class ConversationStarted(EventBase, tag="conversation.started", kw_only=True):
+class ConversationStarted(EventBase, tag="conversation.started", frozen=True, kw_only=True):
     """A provider conversation begins to carry the thread (R17: usage starts from nothing).
 
     `capacity` is the context window in tokens where it is known; `continues` names the conversation
@@ -95,7 +95,7 @@ class ConversationStarted(EventBase, tag="conversation.started", kw_only=True):
     continues: Id | None = None
 
 
-class ModelSelected(EventBase, tag="model.selected", kw_only=True):
+class ModelSelected(EventBase, tag="model.selected", frozen=True, kw_only=True):
     """Another model, or other options, from here on (R18)."""
 
     conversation_id: Id
@@ -104,7 +104,7 @@ class ModelSelected(EventBase, tag="model.selected", kw_only=True):
     capacity: int | None = None
 
 
-class UsageReported(EventBase, tag="usage.reported", kw_only=True):
+class UsageReported(EventBase, tag="usage.reported", frozen=True, kw_only=True):
     """Telemetry of a provider: tokens in its context now, its maximum, its compaction threshold.
 
     A maximum or threshold of zero or less means unknown.
@@ -116,27 +116,27 @@ class UsageReported(EventBase, tag="usage.reported", kw_only=True):
     compact_threshold: int | None = None
 
 
-class ConversationCompacted(EventBase, tag="conversation.compacted", kw_only=True):
+class ConversationCompacted(EventBase, tag="conversation.compacted", frozen=True, kw_only=True):
     """The provider compacted its context, to `used_tokens` where that is known."""
 
     conversation_id: Id
     used_tokens: Tokens | None = None
 
 
-class TurnsRolledBack(EventBase, tag="turns.rolled_back", kw_only=True):
+class TurnsRolledBack(EventBase, tag="turns.rolled_back", frozen=True, kw_only=True):
     """Everything recorded after sequence `to` is taken back."""
 
     to: Sequence
 
 
-class ThreadForked(EventBase, tag="thread.forked", kw_only=True):
+class ThreadForked(EventBase, tag="thread.forked", frozen=True, kw_only=True):
     """First event of a fork, at sequence `through` + 1: its history is the parent's up to `through`."""
 
     parent_thread_id: Id
     through: Sequence
 
 
-class HandoffDelivered(EventBase, tag="handoff.delivered", kw_only=True):
+class HandoffDelivered(EventBase, tag="handoff.delivered", frozen=True, kw_only=True):
     """A conversation was given the thread's history up to `through`."""
 
     conversation_id: Id
@@ -144,7 +144,7 @@ class HandoffDelivered(EventBase, tag="handoff.delivered", kw_only=True):
     request_id: Id | None = None
 
 
-class OpaqueEvent(EventBase, tag="opaque", kw_only=True):
+class OpaqueEvent(EventBase, tag="opaque", frozen=True, kw_only=True):
     """An event of a type this version does not know; `size` is its length in bytes."""
 
     original_type: Annotated[str, Meta(max_length=200)] = ""

@@ -39,14 +39,14 @@ class FileChangeKind(StrEnum):
     RENAME = "rename"
 
 
-class Attachment(Wire, kw_only=True):
+class Attachment(Wire, frozen=True, kw_only=True):
     """That something was attached to a message. Its content never travels (R7)."""
 
     kind: AttachmentKind
     name: str | None = None
 
 
-class ItemBase(Wire, tag_field="kind", kw_only=True):
+class ItemBase(Wire, tag_field="kind", frozen=True, kw_only=True):
     """Fields of every item.
 
     Recording the same `item_id` again replaces the item's content at its first position.
@@ -57,20 +57,20 @@ class ItemBase(Wire, tag_field="kind", kw_only=True):
     status: ItemStatus = ItemStatus.COMPLETED
 
 
-class UserMessage(ItemBase, tag="user_message", kw_only=True):
+class UserMessage(ItemBase, tag="user_message", frozen=True, kw_only=True):
     """A request of the person."""
 
     text: str
     attachments: tuple[Attachment, ...] = ()
 
 
-class AssistantMessage(ItemBase, tag="assistant_message", kw_only=True):
+class AssistantMessage(ItemBase, tag="assistant_message", frozen=True, kw_only=True):
     """An answer of the agent, in its own words."""
 
     text: str
 
 
-class Command(ItemBase, tag="command", kw_only=True):
+class Command(ItemBase, tag="command", frozen=True, kw_only=True):
     """A command that the agent ran. `exit_code` is null while unknown."""
 
     command: str
@@ -79,7 +79,7 @@ class Command(ItemBase, tag="command", kw_only=True):
     cwd: str | None = None
 
 
-class FileChange(ItemBase, tag="file_change", kw_only=True):
+class FileChange(ItemBase, tag="file_change", frozen=True, kw_only=True):
     """A change of one file; `diff` is a unified diff where it is known."""
 
     path: str
@@ -87,31 +87,31 @@ class FileChange(ItemBase, tag="file_change", kw_only=True):
     diff: str | None = None
 
 
-class Plan(ItemBase, tag="plan", kw_only=True):
+class Plan(ItemBase, tag="plan", frozen=True, kw_only=True):
     """The agent's plan or to-do list, as text."""
 
     text: str
 
 
-class Error(ItemBase, tag="error", kw_only=True):
+class Error(ItemBase, tag="error", frozen=True, kw_only=True):
     """An error that the provider or the agent reported inside the conversation."""
 
     message: str
 
 
-class Interruption(ItemBase, tag="interruption", kw_only=True):
+class Interruption(ItemBase, tag="interruption", frozen=True, kw_only=True):
     """That the person interrupted the agent here."""
 
     message: str = ""
 
 
-class Reasoning(ItemBase, tag="reasoning", kw_only=True):
+class Reasoning(ItemBase, tag="reasoning", frozen=True, kw_only=True):
     """The model's reasoning. Never travels (R7)."""
 
     text: str = ""
 
 
-class ToolCall(ItemBase, tag="tool_call", kw_only=True):
+class ToolCall(ItemBase, tag="tool_call", frozen=True, kw_only=True):
     """A call of a tool other than a command or a file change. Never travels (R7)."""
 
     name: str
@@ -119,7 +119,7 @@ class ToolCall(ItemBase, tag="tool_call", kw_only=True):
     output: str = ""
 
 
-class OpaqueItem(ItemBase, tag="opaque", kw_only=True):
+class OpaqueItem(ItemBase, tag="opaque", frozen=True, kw_only=True):
     """An item of a kind this version does not know. Never travels; its size still counts.
 
     `size` is the length in bytes of the item as it was recorded.

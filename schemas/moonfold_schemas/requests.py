@@ -11,7 +11,7 @@ from moonfold_schemas.events import Limit
 from moonfold_schemas.items import AttachmentKind
 
 
-class NativeAbilities(Wire, kw_only=True):
+class NativeAbilities(Wire, frozen=True, kw_only=True):
     """What the target can do by itself; null means infer it from the version (R5)."""
 
     inject_items: bool | None = None
@@ -19,7 +19,7 @@ class NativeAbilities(Wire, kw_only=True):
     fork: bool | None = None
 
 
-class Target(Wire, kw_only=True):
+class Target(Wire, frozen=True, kw_only=True):
     """Where the thread goes on.
 
     `provider` is for example `codex`, `claude-code`, `gemini-cli`, `opencode`; `instance` tells accounts
@@ -37,7 +37,7 @@ class Target(Wire, kw_only=True):
     native: NativeAbilities = field(default_factory=NativeAbilities)
 
 
-class NewRequest(Wire, kw_only=True):
+class NewRequest(Wire, frozen=True, kw_only=True):
     """What the person wants next: separate from history, never shortened (R4).
 
     Either the `text`, or only `json_bytes`, its length in bytes as a JSON string literal (quotes
@@ -50,7 +50,7 @@ class NewRequest(Wire, kw_only=True):
     attachments: tuple[AttachmentKind, ...] = ()
 
 
-class RequestBase(Wire, tag_field="type", kw_only=True):
+class RequestBase(Wire, tag_field="type", frozen=True, kw_only=True):
     """Fields of every request.
 
     `through` is the sequence of the last event that the session wrote: the handoff is made from exactly
@@ -66,7 +66,7 @@ class RequestBase(Wire, tag_field="type", kw_only=True):
     token_cap: Tokens | None = None
 
 
-class ProviderLimitReached(RequestBase, tag="provider.limit_reached", kw_only=True):
+class ProviderLimitReached(RequestBase, tag="provider.limit_reached", frozen=True, kw_only=True):
     """A provider will not go on: continue on the first of `candidates` that can."""
 
     candidates: Annotated[tuple[Target, ...], Meta(min_length=1, max_length=32)]
@@ -74,19 +74,21 @@ class ProviderLimitReached(RequestBase, tag="provider.limit_reached", kw_only=Tr
     limit: Limit | None = None
 
 
-class ProviderSwitchRequested(RequestBase, tag="provider.switch_requested", kw_only=True):
+class ProviderSwitchRequested(
+    RequestBase, tag="provider.switch_requested", frozen=True, kw_only=True
+):
     """The person picked another provider."""
 
     target: Target
 
 
-class RestartRequested(RequestBase, tag="restart.requested", kw_only=True):
+class RestartRequested(RequestBase, tag="restart.requested", frozen=True, kw_only=True):
     """The same thread in a fresh conversation, on the same or another provider."""
 
     target: Target
 
 
-class ForkRequested(RequestBase, tag="fork.requested", kw_only=True):
+class ForkRequested(RequestBase, tag="fork.requested", frozen=True, kw_only=True):
     """A new thread `fork_thread_id` whose history is `thread_id` up to `through`.
 
     Without `request` the handoff is prepared in the background.

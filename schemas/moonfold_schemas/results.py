@@ -56,19 +56,19 @@ class FailureCode(StrEnum):
     INTERNAL = "internal"
 
 
-class InputText(Wire, tag_field="type", tag="input_text", kw_only=True):
+class InputText(Wire, tag_field="type", tag="input_text", frozen=True, kw_only=True):
     """Text spoken to the model."""
 
     text: str
 
 
-class OutputText(Wire, tag_field="type", tag="output_text", kw_only=True):
+class OutputText(Wire, tag_field="type", tag="output_text", frozen=True, kw_only=True):
     """Text spoken by the model."""
 
     text: str
 
 
-class ResponseMessage(Wire, tag_field="type", tag="message", kw_only=True):
+class ResponseMessage(Wire, tag_field="type", tag="message", frozen=True, kw_only=True):
     """A message item of the Responses API, ready for Codex `thread/inject_items` (R5).
 
     A message keeps its role and its raw text; activity is an attributed `assistant` message; the
@@ -79,14 +79,14 @@ class ResponseMessage(Wire, tag_field="type", tag="message", kw_only=True):
     content: tuple[InputText | OutputText, ...]
 
 
-class PositionRange(Wire, kw_only=True):
+class PositionRange(Wire, frozen=True, kw_only=True):
     """Positions `first` to `last`, both included."""
 
     first: Sequence
     last: Sequence
 
 
-class Coverage(Wire, kw_only=True, omit_defaults=False):
+class Coverage(Wire, frozen=True, kw_only=True, omit_defaults=False):
     """Which part of the history travels.
 
     `abridged` lists positions whose output travels as head and tail.
@@ -100,14 +100,14 @@ class Coverage(Wire, kw_only=True, omit_defaults=False):
     abridged: tuple[Sequence, ...] = ()
 
 
-class Figure(Wire, kw_only=True):
+class Figure(Wire, frozen=True, kw_only=True):
     """One input of the budget, in tokens (one a byte), and where it came from."""
 
     value: Tokens
     origin: Origin
 
 
-class Budget(Wire, kw_only=True, omit_defaults=False):
+class Budget(Wire, frozen=True, kw_only=True, omit_defaults=False):
     """Why the handoff is as large as it is (R11-R23).
 
     allowance = max(0, min(cap, ceiling, window - existing - request - attachments - reserve)).
@@ -134,7 +134,7 @@ class Budget(Wire, kw_only=True, omit_defaults=False):
     own_text_bytes: Tokens = 0
 
 
-class ResultBase(Wire, tag_field="type", kw_only=True, omit_defaults=False):
+class ResultBase(Wire, tag_field="type", frozen=True, kw_only=True, omit_defaults=False):
     """Fields of every result. `duration_ms` is the time the worker spent on it."""
 
     request_id: Id
@@ -144,7 +144,7 @@ class ResultBase(Wire, tag_field="type", kw_only=True, omit_defaults=False):
     duration_ms: Annotated[float, Meta(ge=0)] | None = None
 
 
-class HandoffReady(ResultBase, tag="handoff.ready", kw_only=True):
+class HandoffReady(ResultBase, tag="handoff.ready", frozen=True, kw_only=True):
     """The handoff: one selection in two deliveries (R5, R6); `delivery` names this target's."""
 
     target: Target
@@ -155,7 +155,7 @@ class HandoffReady(ResultBase, tag="handoff.ready", kw_only=True):
     text: str = ""
 
 
-class HandoffPrepared(ResultBase, tag="handoff.prepared", kw_only=True):
+class HandoffPrepared(ResultBase, tag="handoff.prepared", frozen=True, kw_only=True):
     """A handoff is kept ready for a request that is still to come."""
 
     target: Target
@@ -163,14 +163,14 @@ class HandoffPrepared(ResultBase, tag="handoff.prepared", kw_only=True):
     budget: Budget
 
 
-class HandoffWaiting(ResultBase, tag="handoff.waiting", kw_only=True):
+class HandoffWaiting(ResultBase, tag="handoff.waiting", frozen=True, kw_only=True):
     """A throttle, not a limit: the same provider goes on after `retry_after` seconds."""
 
     retry_after: Annotated[float, Meta(ge=0)]
     message: str = ""
 
 
-class HandoffFailed(ResultBase, tag="handoff.failed", kw_only=True):
+class HandoffFailed(ResultBase, tag="handoff.failed", frozen=True, kw_only=True):
     """No handoff, and why. `needed` and `available` are bytes where room was the reason (R12).
 
     `retryable` says whether the same request can succeed later, unchanged.
