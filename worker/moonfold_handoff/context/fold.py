@@ -1,0 +1,292 @@
+"""The fold: thread events into `ThreadState`, one at a time, each looked at once.
+
+A pure function of the log: folding in one go or in pieces gives the same state. The one thing that
+cannot be taken back from a bounded state is a rollback past what it keeps; then `RebuildNeededError`
+asks for a fold from the start, with the rollbacks known beforehand.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from moonfold_handoff.context.accounting import text_bytes
+from moonfold_handoff.context.portable import body, kind_of, label
+from moonfold_handoff.context.state import (
+    MAX_CONVERSATIONS,
+    WINDOW_BYTES,
+    WINDOW_ITEMS,
+    Ancestor,
+    Conversation,
+    ItemRef,
+    Kind,
+    Progress,
+    ThreadState,
+)
+from moonfold_schemas.events import (
+    ConversationCompacted,
+    ConversationStarted,
+    ItemRecorded,
+    ModelSelected,
+    OpaqueEvent,
+    ThreadEvent,
+    TurnsRolledBack,
+    UsageReported,
+)
+from moonfold_schemas.items import Item, OpaqueItem
+
+
+class Entry(NamedTuple):
+    """One event with its place in the log.
+
+    `position` is the sequence of the first record of the item that the event records; for anything else
+    it equals `sequence`.
+    """
+
+    sequence: int
+    position: int
+    event: ThreadEvent
+
+
+class RebuildNeededError(Exception):
+    """A rollback reaches past what the state keeps."""
+
+
+def fold(state: ThreadState, entries: Iterable[Entry]) -> ThreadState:
+    """Return `state` with `entries`, which continue the log where the state ends, folded in.
+
+    Raises:
+        RebuildNeededError: see the module; `rebuild` does it.
+    """
+    folding = _Folding(state)
+    for entry in entries:
+        folding.apply(entry)
+    return folding.state()
+
+
+def rollbacks(entries: Iterable[Entry]) -> list[tuple[int, int]]:
+    """Return the sequences that rollbacks void, as pairs (first, last), in the order of the log."""
+    return [
+        (entry.event.to + 1, entry.sequence - 1)
+        for entry in entries
+        if isinstance(entry.event, TurnsRolledBack)
+    ]
+
+
+def surviving(entries: Iterable[Entry], voided: list[tuple[int, int]]) -> Iterable[Entry]:
+    """Yield the entries that a log with these rollbacks still means, rollbacks themselves left out."""
+    for entry in entries:
+        taken_back = any(first <= entry.sequence <= last for first, last in voided)
+        if isinstance(entry.event, ItemRecorded) and taken_back:
+            continue
+        if not isinstance(entry.event, TurnsRolledBack):
+            yield entry
+
+
+def adopt(parent: ThreadState, parent_id: str) -> ThreadState:
+    """Return the state with which a fork begins: its parent's items, none of its conversations."""
+    lineage = (*parent.lineage, Ancestor(thread_id=parent_id, through=parent.through))
+    return replace(parent, lineage=lineage, conversations=())
+
+
+class _Folding:
+    """A state being folded: the same fields, mutable."""
+
+    def __init__(self, state: ThreadState) -> None:
+        self._from = state
+        self._through = state.through
+        self._items = state.items
+        self._first_position = state.first_position
+        self._evicted = state.evicted
+        self._window = deque(state.window)
+        self._window_bytes = sum(ref.least for ref in state.window)
+        self._first_request = state.first_request
+        self._last_request = state.last_request
+        self._last_answer = state.last_answer
+        self._conversations = {c.conversation_id: c for c in state.conversations}
+
+    def state(self) -> ThreadState:
+        return replace(
+            self._from,
+            through=self._through,
+            items=self._items,
+            first_position=self._first_position,
+            evicted=self._evicted,
+            window=tuple(self._window),
+            first_request=self._first_request,
+            last_request=self._last_request,
+            last_answer=self._last_answer,
+            conversations=tuple(self._conversations.values()),
+        )
+
+    def apply(self, entry: Entry) -> None:
+        self._through = entry.sequence
+        match entry.event:
+            case ItemRecorded(item=item):
+                self._hold(_held_bytes(item))
+                self._record(entry, item)
+            case TurnsRolledBack(to=to):
+                self._roll_back(to)
+            case ConversationStarted() as started:
+                self._start(started)
+            case ModelSelected() as selected:
+                self._select_model(selected)
+            case UsageReported() as usage:
+                self._report(usage)
+            case ConversationCompacted() as compacted:
+                self._compact(compacted)
+            case OpaqueEvent(size=size):
+                self._hold(size)
+            case _:
+                pass
+
+    # Items
+
+    def _record(self, entry: Entry, item: Item) -> None:
+        kind = kind_of(item)
+        if kind is None:
+            return
+        ref = ItemRef(
+            position=entry.position,
+            record=entry.sequence,
+            kind=kind,
+            progress=Progress.of(item.status),
+            body=text_bytes(body(item)),
+            label=text_bytes(label(item)),
+            exit_code=getattr(item, "exit_code", None),
+        )
+        if entry.position != entry.sequence and self._replace(ref):
+            return
+        self._items += 1
+        self._first_position = self._first_position or ref.position
+        self._insert(ref)
+        self._note(ref)
+        self._evict()
+
+    def _replace(self, ref: ItemRef) -> bool:
+        """Put a new record of a known item in its place; False if the item is not known."""
+        known = ref.position <= self._evicted
+        for index in range(len(self._window) - 1, -1, -1):
+            if self._window[index].position == ref.position:
+                self._window_bytes += ref.least - self._window[index].least
+                self._window[index] = ref
+                known = True
+                break
+        for name in ("_first_request", "_last_request", "_last_answer"):
+            noted = getattr(self, name)
+            if noted is not None and noted.position == ref.position:
+                setattr(self, name, ref)
+        self._evict()
+        return known
+
+    def _insert(self, ref: ItemRef) -> None:
+        index = len(self._window)
+        while index and self._window[index - 1].position > ref.position:
+            index -= 1
+        self._window.insert(index, ref)
+        self._window_bytes += ref.least
+
+    def _note(self, ref: ItemRef) -> None:
+        """Keep hold of the items that a handoff wants first, however long ago they were."""
+        if ref.kind is Kind.USER:
+            self._first_request = self._first_request or ref
+            self._last_request = ref
+        elif ref.kind is Kind.ASSISTANT and ref.body:
+            self._last_answer = ref
+
+    def _evict(self) -> None:
+        while len(self._window) > WINDOW_ITEMS or (
+            self._window and self._window_bytes - self._window[0].least >= WINDOW_BYTES
+        ):
+            oldest = self._window.popleft()
+            self._window_bytes -= oldest.least
+            self._evicted = oldest.position
+
+    def _roll_back(self, to: int) -> None:
+        if all(ref.record <= to for ref in self._window) and self._evicted <= to:
+            return
+        kept = [ref for ref in self._window if ref.position <= to]
+        if self._evicted or any(ref.record > to for ref in kept):
+            raise RebuildNeededError
+        self._items = len(kept)
+        self._window = deque(kept)
+        self._window_bytes = sum(ref.least for ref in kept)
+        self._first_request = self._last_request = self._last_answer = None
+        self._first_position = kept[0].position if kept else 0
+        for ref in kept:
+            self._note(ref)
+
+    # Conversations
+
+    def _put(self, conversation: Conversation) -> None:
+        self._conversations.pop(conversation.conversation_id, None)
+        self._conversations[conversation.conversation_id] = conversation
+        while len(self._conversations) > MAX_CONVERSATIONS:
+            del self._conversations[next(iter(self._conversations))]
+
+    def _hold(self, size: int) -> None:
+        """Count activity into the conversation that the thread is in now."""
+        if self._conversations:
+            current = next(reversed(self._conversations.values()))
+            grown = replace(current, estimated_tokens=current.estimated_tokens + size)
+            self._conversations[current.conversation_id] = grown
+
+    def _start(self, event: ConversationStarted) -> None:
+        self._put(
+            Conversation(
+                conversation_id=event.conversation_id,
+                provider=event.provider,
+                model=event.model,
+                options=event.options,
+                capacity=_known(event.capacity),
+            )
+        )
+
+    def _select_model(self, event: ModelSelected) -> None:
+        known = self._conversations.get(event.conversation_id)
+        if known is None:
+            return
+        same = (known.model, known.options) == (event.model, event.options)
+        self._put(
+            replace(
+                known,
+                model=event.model,
+                options=event.options,
+                capacity=_known(event.capacity) or (known.capacity if same else None),
+                used_tokens=known.used_tokens if same else None,
+                max_tokens=known.max_tokens if same else None,
+                compact_threshold=known.compact_threshold if same else None,
+            )
+        )
+
+    def _report(self, event: UsageReported) -> None:
+        known = self._conversations.get(event.conversation_id)
+        if known is None:
+            return
+        self._conversations[event.conversation_id] = replace(
+            known,
+            used_tokens=event.used_tokens,
+            max_tokens=_known(event.max_tokens),
+            compact_threshold=_known(event.compact_threshold),
+        )
+
+    def _compact(self, event: ConversationCompacted) -> None:
+        known = self._conversations.get(event.conversation_id)
+        if known is None:
+            return
+        self._conversations[event.conversation_id] = replace(
+            known, used_tokens=event.used_tokens, estimated_tokens=event.used_tokens or 0
+        )
+
+
+def _known(tokens: int | None) -> int | None:
+    """Return a capacity, or None where zero or less means unknown."""
+    return tokens if tokens is not None and tokens > 0 else None
+
+
+def _held_bytes(item: Item) -> int:
+    """Return what an item occupies in the conversation that holds it, travelling or not (R22)."""
+    return item.size if isinstance(item, OpaqueItem) else text_bytes(body(item))

@@ -1,0 +1,176 @@
+"""`ThreadState`: what a handoff could ever use of a thread, bounded whatever the thread's length.
+
+It holds no text: an item is a reference with its costs, and the few chosen ones are read from the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import IntEnum
+
+from msgspec import Struct, field
+
+from moonfold_schemas.base import Option
+from moonfold_schemas.items import ItemStatus
+
+STATE_VERSION = 1
+"""Raise it when the meaning of a field changes: older states are then folded anew from the log."""
+
+WINDOW_ITEMS = 1_024  # references kept; about 30 bytes each when saved
+WINDOW_BYTES = 64_000  # stop keeping older items once this much could be carried without them (R15)
+ABRIDGED_BYTES = 320  # least room in which a head and a tail of an output are worth carrying
+MAX_CONVERSATIONS = 16  # conversations whose usage is kept, the most recent ones
+
+FRAME_BYTES = 13  # `[mark #` + ` ` + `]` + line breaks around a body, escaped; digits come on top
+
+
+class Kind(IntEnum):
+    """Kind of an item that can travel."""
+
+    USER = 0
+    ASSISTANT = 1
+    COMMAND = 2
+    FILE_CHANGE = 3
+    PLAN = 4
+    ERROR = 5
+    INTERRUPTION = 6
+
+    @property
+    def is_message(self) -> bool:
+        """Whether it travels whole or not at all, under its own role (R3)."""
+        return self in (Kind.USER, Kind.ASSISTANT)
+
+
+class Progress(IntEnum):
+    """An item's status, as a number to keep the state small."""
+
+    IN_PROGRESS = 0
+    COMPLETED = 1
+    FAILED = 2
+    INTERRUPTED = 3
+
+    @classmethod
+    def of(cls, status: ItemStatus) -> Progress:
+        """Return the number for a wire status."""
+        return cls[status.name]
+
+
+class ItemRef(Struct, frozen=True, array_like=True):
+    """One item of the thread, without its text.
+
+    Attributes:
+        position: sequence of the item's first record, its short name.
+        record: sequence of the record that holds its content now.
+        kind: what it is.
+        progress: how far it got.
+        body: bytes of its body inside a JSON string literal (R14).
+        label: bytes of its attribution label.
+        exit_code: of a command, where known.
+    """
+
+    position: int
+    record: int
+    kind: Kind
+    progress: Progress
+    body: int
+    label: int
+    exit_code: int | None = None
+
+    @property
+    def cost(self) -> int:
+        """Bytes that the whole item adds to the attributed text."""
+        return self.frame + self.body
+
+    @property
+    def frame(self) -> int:
+        """Bytes of its attribution and line breaks."""
+        return FRAME_BYTES + len(str(self.position)) + self.label
+
+    @property
+    def least(self) -> int:
+        """Bytes of the smallest form in which it can travel."""
+        return self.cost if self.kind.is_message else min(self.cost, ABRIDGED_BYTES)
+
+
+class Conversation(Struct, frozen=True):
+    """What is known of one provider conversation that carries, or carried, the thread.
+
+    Token figures are as the provider reported them, `estimated_tokens` is counted from saved activity
+    since the conversation's start or last compaction (R22).
+    """
+
+    conversation_id: str
+    provider: str
+    model: str | None = None
+    options: dict[str, Option] = field(default_factory=dict)
+    capacity: int | None = None
+    used_tokens: int | None = None
+    max_tokens: int | None = None
+    compact_threshold: int | None = None
+    estimated_tokens: int = 0
+
+
+class Ancestor(Struct, frozen=True, array_like=True):
+    """A thread that a fork descends from, and the last sequence taken from it."""
+
+    thread_id: str
+    through: int
+
+
+class ThreadState(Struct, frozen=True):
+    """The fold of a thread's log up to `through`.
+
+    Attributes:
+        through: sequence of the last event folded in.
+        items: number of items that can travel, kept or not.
+        first_position: position of the thread's first item.
+        evicted: position of the newest item no longer kept in `window`; 0 if all are.
+        window: the most recent items, oldest first.
+        first_request: the original request.
+        last_request: the newest request.
+        last_answer: the newest answer of the agent.
+        conversations: provider conversations, the most recently used last.
+        lineage: ancestors of a fork, the eldest first.
+    """
+
+    version: int = STATE_VERSION
+    through: int = 0
+    items: int = 0
+    first_position: int = 0
+    evicted: int = 0
+    window: tuple[ItemRef, ...] = ()
+    first_request: ItemRef | None = None
+    last_request: ItemRef | None = None
+    last_answer: ItemRef | None = None
+    conversations: tuple[Conversation, ...] = ()
+    lineage: tuple[Ancestor, ...] = ()
+
+    def conversation(self, conversation_id: str | None) -> Conversation | None:
+        """Return what is known of a conversation, or None."""
+        return next((c for c in self.conversations if c.conversation_id == conversation_id), None)
+
+    def capacities(
+        self, provider: str, model: str | None, options: Mapping[str, Option]
+    ) -> Iterator[int | None]:
+        """Yield the capacities that earlier conversations of the same selection showed (R17)."""
+        for known in self.conversations:
+            if (known.provider, known.model, known.options) == (provider, model, options):
+                yield known.capacity
+                yield known.max_tokens
+
+    def holder(self, thread_id: str, sequence: int) -> str:
+        """Return which thread of the lineage holds the record at `sequence`."""
+        for ancestor in self.lineage:
+            if sequence <= ancestor.through:
+                return ancestor.thread_id
+        return thread_id
+
+    @property
+    def kept(self) -> tuple[ItemRef, ...]:
+        """Every item that can still be chosen, in order: the window and what is held beside it."""
+        beside = {
+            ref.position: ref
+            for ref in (self.first_request, self.last_request, self.last_answer)
+            if ref is not None and ref.position <= self.evicted
+        }
+        return (*(beside[position] for position in sorted(beside)), *self.window)
