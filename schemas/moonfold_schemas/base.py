@@ -25,6 +25,9 @@ An item's *position* is the sequence of its first record. Bounded by what a Lua 
 Tokens = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 """A count of tokens, or of UTF-8 bytes charged as tokens (R14: one token a byte)."""
 
+Bound = Annotated[int, Meta(ge=-(2**53 - 1), le=2**53 - 1)]
+"""A number as the provider gave it, which may be zero or negative to say "unknown"."""
+
 Timestamp = Annotated[datetime, Meta(tz=True, description="RFC 3339, UTC")]
 
 Option = str | int | float | bool | None

@@ -14,6 +14,7 @@ type and never quotes the value: conversations are private.
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import Any
 
@@ -31,7 +32,8 @@ _request_decoder = msgspec.json.Decoder(HandoffRequest)
 _result_decoder = msgspec.json.Decoder(HandoffResult)
 
 _REFUSALS = (msgspec.DecodeError, RecursionError, UnicodeError)
-_QUOTED_VALUE = re.compile(r"'.*'", re.DOTALL)
+# msgspec quotes only a refused enum value or tag, as Python would: in either kind of quotes.
+_REFUSED_VALUE = re.compile(r"^(Invalid (?:enum )?value) .*?((?: - at `[^`]*`)?)\Z", re.DOTALL)
 
 
 class WireError(ValueError):
@@ -81,8 +83,9 @@ def decode_result(raw: bytes) -> HandoffResult:
     """
     try:
         return _result_decoder.decode(raw)
-    except _REFUSALS as error:
-        raise WireError(describe(error)) from None
+    except _REFUSALS:
+        result: HandoffResult = _convert(parse(raw), HandoffResult)
+        return result
 
 
 def parse(raw: bytes) -> Any:
@@ -92,20 +95,30 @@ def parse(raw: bytes) -> Any:
         WireError: `raw` is not JSON.
     """
     try:
-        return _without_surrogates(json.loads(raw))
+        document = json.loads(raw.decode(), parse_constant=_finite, parse_float=_finite)
+        return _without_surrogates(document)
     except UnicodeDecodeError:
         raise WireError("not UTF-8") from None
     except json.JSONDecodeError as error:
         raise WireError(f"not JSON: {error.msg} at character {error.pos}") from None
     except RecursionError:
         raise WireError("JSON is nested too deeply") from None
+    except ValueError:
+        raise WireError("a number is out of range") from None
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError
+    return number
 
 
 def describe(error: Exception) -> str:
     """Return what is wrong in one line, without any value of the document."""
     if isinstance(error, RecursionError):
         return "JSON is nested too deeply"
-    return _QUOTED_VALUE.sub("(value)", str(error))
+    return _REFUSED_VALUE.sub(r"\1\2", str(error))
 
 
 def _convert(document: Any, type_: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from moonfold_schemas.base import Id, Option, Sequence, Timestamp, Tokens, Wire
+from moonfold_schemas.base import Bound, Id, Option, Sequence, Timestamp, Tokens, Wire
 from moonfold_schemas.items import Item
 
 
@@ -91,7 +91,7 @@ class ConversationStarted(EventBase, tag="conversation.started", frozen=True, kw
     provider: Id
     model: str | None = None
     options: dict[str, Option] = field(default_factory=dict)
-    capacity: int | None = None
+    capacity: Bound | None = None
     continues: Id | None = None
 
 
@@ -101,7 +101,7 @@ class ModelSelected(EventBase, tag="model.selected", frozen=True, kw_only=True):
     conversation_id: Id
     model: str | None = None
     options: dict[str, Option] = field(default_factory=dict)
-    capacity: int | None = None
+    capacity: Bound | None = None
 
 
 class UsageReported(EventBase, tag="usage.reported", frozen=True, kw_only=True):
@@ -112,8 +112,8 @@ class UsageReported(EventBase, tag="usage.reported", frozen=True, kw_only=True):
 
     conversation_id: Id
     used_tokens: Tokens
-    max_tokens: int | None = None
-    compact_threshold: int | None = None
+    max_tokens: Bound | None = None
+    compact_threshold: Bound | None = None
 
 
 class ConversationCompacted(EventBase, tag="conversation.compacted", frozen=True, kw_only=True):

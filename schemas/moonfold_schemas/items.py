@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from moonfold_schemas.base import Id, Tokens, Wire
+from moonfold_schemas.base import Bound, Id, Tokens, Wire
 
 
 class ItemStatus(StrEnum):
@@ -74,7 +74,7 @@ class Command(ItemBase, tag="command", frozen=True, kw_only=True):
     """A command that the agent ran. `exit_code` is null while unknown."""
 
     command: str
-    exit_code: int | None = None
+    exit_code: Bound | None = None
     output: str = ""
     cwd: str | None = None
 
@@ -122,7 +122,7 @@ class ToolCall(ItemBase, tag="tool_call", frozen=True, kw_only=True):
 class OpaqueItem(ItemBase, tag="opaque", frozen=True, kw_only=True):
     """An item of a kind this version does not know. Never travels; its size still counts.
 
-    `size` is the length in bytes of the item as it was recorded.
+    `size` is the length in bytes of the event that recorded it.
     """
 
     original_kind: Annotated[str, Meta(max_length=200)] = field(default="")

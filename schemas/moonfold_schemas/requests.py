@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from moonfold_schemas.base import Id, Option, Sequence, Tokens, Wire
+from moonfold_schemas.base import Bound, Id, Option, Sequence, Tokens, Wire
 from moonfold_schemas.events import Limit
 from moonfold_schemas.items import AttachmentKind
 
@@ -31,7 +31,7 @@ class Target(Wire, frozen=True, kw_only=True):
     instance: Id | None = None
     model: str | None = None
     options: dict[str, Option] = field(default_factory=dict)
-    capacity: int | None = None
+    capacity: Bound | None = None
     version: str | None = None
     conversation_id: Id | None = None
     native: NativeAbilities = field(default_factory=NativeAbilities)

@@ -1,6 +1,6 @@
 """Results: what a worker publishes for the switching session, tagged by `type`.
 
-Unlike events, results write their defaults out: a reader in any language finds every field.
+Unlike events, results write their defaults out, so that a reader in any language finds every field.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class Coverage(Wire, frozen=True, kw_only=True, omit_defaults=False):
     """
 
     through: Sequence
-    selected_items: int
-    omitted_items: int
+    selected_items: Tokens
+    omitted_items: Tokens
     selected: tuple[PositionRange, ...] = ()
     omitted: tuple[PositionRange, ...] = ()
     abridged: tuple[Sequence, ...] = ()
@@ -138,7 +138,7 @@ class ResultBase(Wire, tag_field="type", frozen=True, kw_only=True, omit_default
     """Fields of every result. `duration_ms` is the time the worker spent on it."""
 
     request_id: Id
-    session_id: Id | None = None
+    session_id: Id
     thread_id: Id | None = None
     created_at: Timestamp | None = None
     duration_ms: Annotated[float, Meta(ge=0)] | None = None

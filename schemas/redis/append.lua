@@ -1,0 +1,73 @@
+-- append: add events to a thread's log, each numbered one after the last.
+--
+-- KEYS[1]  moonfold:{<thread>}:log     stream of events, entry ids <sequence>-0
+-- KEYS[2]  moonfold:{<thread>}:items   hash, item id -> sequence of the item's first record
+-- KEYS[3]  moonfold:{<thread>}:state   only its lifetime is extended
+-- ARGV[1]  expected: the last sequence the producer knows of; 0 for a new thread
+-- ARGV[2]  lifetime of the thread after this append, in milliseconds
+-- ARGV[3]  largest event accepted, in bytes
+-- ARGV[4], ARGV[5], ...  pairs: an event as JSON; the id of the item it records, or ''
+--
+-- Entry fields: e = the event's bytes; p = the item's first sequence, where this is not its first record.
+--
+-- Returns the last sequence of the log. All or nothing:
+--   SEQUENCE_GAP expected=N            the log ends at N, before `expected`
+--   SEQUENCE_CONFLICT sequence=N       other bytes are recorded at N already
+--   EVENT_TOO_LARGE sequence=N bytes=B limit=L
+-- Events whose sequences are taken by the same bytes are accepted and change nothing, so a producer
+-- that lost the reply repeats the call. An empty log may begin after 0 only with `thread.forked`.
+
+local log, items, state = KEYS[1], KEYS[2], KEYS[3]
+local expected, ttl, limit = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
+
+local function id(sequence)
+  return string.format('%.0f-0', sequence)
+end
+
+local last = 0
+local tail = redis.call('XREVRANGE', log, '+', '-', 'COUNT', 1)
+if tail[1] then
+  last = tonumber(string.match(tail[1][1], '^%d+'))
+elseif expected > 0 and ARGV[4] then
+  local ok, first = pcall(cjson.decode, ARGV[4])
+  if ok and type(first) == 'table' and first.type == 'thread.forked' and first.through == expected then
+    last = expected
+  end
+end
+
+if expected > last then
+  return redis.error_reply(string.format('SEQUENCE_GAP expected=%.0f', last))
+end
+
+for i = 4, #ARGV, 2 do
+  local sequence = expected + (i - 4) / 2 + 1
+  if #ARGV[i] > limit then
+    return redis.error_reply(string.format(
+      'EVENT_TOO_LARGE sequence=%.0f bytes=%d limit=%d', sequence, #ARGV[i], limit))
+  end
+  if sequence <= last then
+    local taken = redis.call('XRANGE', log, id(sequence), id(sequence))
+    if not taken[1] or taken[1][2][2] ~= ARGV[i] then
+      return redis.error_reply(string.format('SEQUENCE_CONFLICT sequence=%.0f', sequence))
+    end
+  end
+end
+
+for i = 4, #ARGV, 2 do
+  local sequence = expected + (i - 4) / 2 + 1
+  if sequence > last then
+    local item = ARGV[i + 1]
+    local number = string.format('%.0f', sequence)
+    if item ~= '' and redis.call('HSETNX', items, item, number) == 0 then
+      redis.call('XADD', log, id(sequence), 'e', ARGV[i], 'p', redis.call('HGET', items, item))
+    else
+      redis.call('XADD', log, id(sequence), 'e', ARGV[i])
+    end
+    last = sequence
+  end
+end
+
+redis.call('PEXPIRE', log, ttl)
+redis.call('PEXPIRE', items, ttl)
+redis.call('PEXPIRE', state, ttl)
+return string.format('%.0f', last)

@@ -1,0 +1,18 @@
+-- publish: store a result and tell its session, once, however often the job runs.
+--
+-- KEYS[1]  moonfold:result:<request id>
+-- KEYS[2]  moonfold:results:<session id>   stream of what has been published for the session
+-- ARGV[1]  the result as JSON
+-- ARGV[2]  request id
+-- ARGV[3]  the result's type
+-- ARGV[4]  lifetime of the result, in milliseconds
+-- ARGV[5]  entries to keep in the session's stream, about
+--
+-- Returns 1, or 0 where the request has a result already, which stays as it is.
+
+if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[4]) then
+  return 0
+end
+redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[5], '*', 'request_id', ARGV[2], 'type', ARGV[3])
+redis.call('PEXPIRE', KEYS[2], ARGV[4])
+return 1

@@ -1,0 +1,47 @@
+"""Names of Redis keys. The thread id is a hash tag, so a thread lives in one cluster slot."""
+
+from __future__ import annotations
+
+HANDOFFS = "moonfold:handoffs"
+"""Queue of interactive requests."""
+
+BACKGROUND = "moonfold:background"
+"""Queue of folds and preparations, which may wait."""
+
+REJECTED = "moonfold:rejected"
+"""Stream of requests that could not be done, each with its reason."""
+
+
+def log(thread_id: str) -> str:
+    """Return the key of a thread's log."""
+    return f"moonfold:{{{thread_id}}}:log"
+
+
+def items(thread_id: str) -> str:
+    """Return the key of the hash from item id to first sequence."""
+    return f"moonfold:{{{thread_id}}}:items"
+
+
+def state(thread_id: str) -> str:
+    """Return the key of a thread's folded state."""
+    return f"moonfold:{{{thread_id}}}:state"
+
+
+def result(request_id: str) -> str:
+    """Return the key of a request's result."""
+    return f"moonfold:result:{request_id}"
+
+
+def results(session_id: str) -> str:
+    """Return the key of the stream that tells a session of its results."""
+    return f"moonfold:results:{session_id}"
+
+
+def job(job_id: str) -> str:
+    """Return the key of a queued job's body; the name is arq's."""
+    return f"arq:job:{job_id}"
+
+
+def wake(queue: str) -> str:
+    """Return the channel on which a worker of `queue` is woken."""
+    return f"{queue}:wake"

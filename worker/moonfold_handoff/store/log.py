@@ -1,0 +1,177 @@
+"""A thread's log: a Redis stream with one entry an event, whose ids are the events' sequences."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from moonfold_handoff.context.fold import Entry
+from moonfold_handoff.errors import HistoryCorruptError
+from moonfold_handoff.store import keys
+from moonfold_handoff.store.scripts import Argument, producer_script
+from moonfold_schemas import WireError, decode_event, encode
+from moonfold_schemas.events import ItemRecorded, ThreadEvent
+
+PAGE = 256  # entries read at once
+BATCH_EVENTS = 500  # events sent in one call at most
+BATCH_BYTES = 4 * 1024 * 1024  # bytes sent in one call at most, unless one event is larger
+
+_append = producer_script("append")
+_REFUSAL = re.compile(r"(SEQUENCE_GAP|SEQUENCE_CONFLICT|EVENT_TOO_LARGE) (.*)")
+
+
+class AppendError(Exception):
+    """The log refused events; nothing of that call was recorded."""
+
+
+class SequenceGapError(AppendError):
+    """The log ends before the sequence that the producer expected; `last` is where."""
+
+    def __init__(self, last: int) -> None:
+        super().__init__(f"The log ends at sequence {last}, before the expected one.")
+        self.last = last
+
+
+class SequenceConflictError(AppendError):
+    """Another event is recorded at `sequence` already."""
+
+    def __init__(self, sequence: int) -> None:
+        super().__init__(f"Another event is recorded at sequence {sequence} already.")
+        self.sequence = sequence
+
+
+class EventTooLargeError(AppendError):
+    """An event is larger than the log accepts."""
+
+    def __init__(self, sequence: int, size: int, limit: int) -> None:
+        super().__init__(
+            f"The event for sequence {sequence} has {size} bytes; the log accepts {limit}."
+        )
+        self.sequence, self.size, self.limit = sequence, size, limit
+
+
+async def append(
+    redis: Redis,
+    thread_id: str,
+    expected: int,
+    events: Sequence[ThreadEvent],
+    *,
+    ttl: int,
+    max_event_bytes: int,
+) -> int:
+    """Add events after sequence `expected` and return the log's last sequence.
+
+    Sent in batches, each all or nothing. Repeating a call that may have succeeded is harmless.
+
+    Args:
+        redis: the server.
+        thread_id: the thread.
+        expected: the last sequence the producer knows of; 0 for a new thread.
+        events: what happened, in order.
+        ttl: lifetime of the thread from now, in seconds.
+        max_event_bytes: largest event accepted.
+
+    Raises:
+        SequenceGapError: the log ends before `expected`.
+        SequenceConflictError: other events are recorded there.
+        EventTooLargeError: an event exceeds `max_event_bytes`.
+        WireError: an event is not valid, for example an id with other characters.
+    """
+    thread_keys = (keys.log(thread_id), keys.items(thread_id), keys.state(thread_id))
+    last = expected
+    for first, batch in _batches(expected, events):
+        arguments: list[Argument] = [first, ttl * 1000, max_event_bytes, *batch]
+        try:
+            last = int(await _append(redis, thread_keys, arguments))
+        except ResponseError as error:
+            raise _refusal(error) from None
+    return last
+
+
+def _batches(expected: int, events: Sequence[ThreadEvent]) -> list[tuple[int, list[Argument]]]:
+    """Return (sequence before, arguments) for each call; all events are checked before the first."""
+    batches: list[tuple[int, list[Argument]]] = []
+    size = BATCH_BYTES
+    for offset, event in enumerate(events):
+        raw = encode(event)
+        checked = decode_event(raw)
+        item_id = checked.item.item_id if isinstance(checked, ItemRecorded) else ""
+        if size + len(raw) > BATCH_BYTES or len(batches[-1][1]) >= 2 * BATCH_EVENTS:
+            batches.append((expected + offset, []))
+            size = 0
+        batches[-1][1].extend((raw, item_id))
+        size += len(raw)
+    return batches
+
+
+def _refusal(error: ResponseError) -> Exception:
+    match = _REFUSAL.match(str(error))
+    if match is None:
+        return error
+    numbers = [int(number) for number in re.findall(r"=(\d+)", match[2])]
+    refusals: dict[str, Callable[..., AppendError]] = {
+        "SEQUENCE_GAP": SequenceGapError,
+        "SEQUENCE_CONFLICT": SequenceConflictError,
+        "EVENT_TOO_LARGE": EventTooLargeError,
+    }
+    return refusals[match[1]](*numbers)
+
+
+async def read(
+    redis: Redis, thread_id: str, *, after: int, through: int
+) -> AsyncIterator[list[Entry]]:
+    """Yield the entries after sequence `after` up to `through`, a page at a time.
+
+    Raises:
+        HistoryCorruptError: an entry is no thread event, or one is missing.
+    """
+    while after < through:
+        page = await redis.xrange(
+            keys.log(thread_id), min=f"({after}-0", max=f"{through}-0", count=PAGE
+        )
+        entries = [_entry(raw_id, fields) for raw_id, fields in page]
+        for entry in entries:
+            if entry.sequence != after + 1:
+                break
+            after = entry.sequence
+        if not entries or entries[-1].sequence != after:
+            raise HistoryCorruptError(f"The log has no entry {after + 1}.")
+        yield entries
+
+
+async def fetch(redis: Redis, records: Sequence[tuple[str, int]]) -> list[ThreadEvent]:
+    """Return the events at (thread id, sequence), all in one round trip.
+
+    Raises:
+        HistoryCorruptError: an entry is missing or no thread event.
+    """
+    if not records:
+        return []
+    async with redis.pipeline(transaction=False) as pipe:
+        for thread_id, sequence in records:
+            pipe.xrange(keys.log(thread_id), min=f"{sequence}-0", max=f"{sequence}-0")
+        pages = await pipe.execute()
+    events = []
+    for (_, sequence), page in zip(records, pages, strict=True):
+        if not page:
+            raise HistoryCorruptError(f"The log has no entry {sequence}.")
+        events.append(_entry(*page[0]).event)
+    return events
+
+
+def sequence_of(raw_id: bytes) -> int:
+    """Return the sequence in a stream entry's id."""
+    return int(raw_id.partition(b"-")[0])
+
+
+def _entry(raw_id: bytes, fields: dict[bytes, Any]) -> Entry:
+    sequence = sequence_of(raw_id)
+    try:
+        event = decode_event(fields.get(b"e", b""))
+    except WireError as error:
+        raise HistoryCorruptError(f"Entry {sequence} of the log is no event: {error}.") from None
+    return Entry(sequence, int(fields.get(b"p", sequence)), event)

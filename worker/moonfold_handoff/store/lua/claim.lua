@@ -1,0 +1,37 @@
+-- claim: take due jobs from an arq queue, as many as there are free slots, in one round trip.
+--
+-- KEYS[1]  the queue
+-- ARGV[1]  now, in milliseconds since the epoch
+-- ARGV[2]  jobs wanted
+-- ARGV[3]  how many of the queue's ids to look at
+-- ARGV[4]  the worker's token
+-- ARGV[5]  lifetime of a claim, in milliseconds
+-- ARGV[6], ...  ids of jobs that this worker is running
+--
+-- A claim is arq's `arq:in-progress:<job id>` key, so stock arq workers respect it. A claim of this
+-- worker for a job that it is not running is left from a reply that was lost, and is taken up.
+--
+-- Returns job id, score, job id, score, ...
+
+local running = {}
+for i = 6, #ARGV do
+  running[ARGV[i]] = true
+end
+
+local claimed = {}
+local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'WITHSCORES', 'LIMIT', 0, ARGV[3])
+for i = 1, #due, 2 do
+  if #claimed / 2 >= tonumber(ARGV[2]) then
+    break
+  end
+  if not running[due[i]] then
+    local key = 'arq:in-progress:' .. due[i]
+    local holder = redis.call('GET', key)
+    if not holder or holder == ARGV[4] then
+      redis.call('PSETEX', key, ARGV[5], ARGV[4])
+      claimed[#claimed + 1] = due[i]
+      claimed[#claimed + 1] = due[i + 1]
+    end
+  end
+end
+return claimed

@@ -1,0 +1,43 @@
+"""Lua scripts by their hash, loaded when the server does not know them (yet, or any more)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from importlib import resources
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.exceptions import NoScriptError
+
+from moonfold_schemas.redis import script_source
+
+Argument = str | bytes | int
+
+
+class Script:
+    """A Lua script and its SHA-1. Calling it costs one round trip."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._sha = hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
+
+    async def __call__(
+        self, redis: Redis, keys: Sequence[str], arguments: Sequence[Argument]
+    ) -> Any:
+        """Run the script. A server that restarted or failed over has forgotten it; it is sent again."""
+        try:
+            return await redis.evalsha(self._sha, len(keys), *keys, *arguments)  # type: ignore[arg-type,misc]
+        except NoScriptError:
+            return await redis.eval(self._source, len(keys), *keys, *arguments)  # type: ignore[arg-type,misc]
+
+
+def producer_script(name: str) -> Script:
+    """Return one of the three scripts of the producer protocol."""
+    return Script(script_source(name))
+
+
+def worker_script(name: str) -> Script:
+    """Return a script that only workers run."""
+    source = resources.files("moonfold_handoff.store") / "lua" / f"{name}.lua"
+    return Script(source.read_text(encoding="utf-8"))

@@ -1,0 +1,124 @@
+"""Thread states: loaded, brought up to a sequence, and kept for the next time.
+
+There are no locks: two workers may fold the same tail, and the save that covers more of the log wins.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from redis.asyncio import Redis
+
+from moonfold_handoff.context.fold import (
+    Entry,
+    RebuildNeededError,
+    adopt,
+    fold,
+    rollbacks,
+    surviving,
+)
+from moonfold_handoff.context.state import STATE_VERSION, ThreadState
+from moonfold_handoff.errors import (
+    HistoryCorruptError,
+    HistoryIncompleteError,
+    ThreadNotFoundError,
+)
+from moonfold_handoff.store import keys, log
+from moonfold_handoff.store.scripts import worker_script
+from moonfold_schemas.events import ThreadForked
+
+MAX_LINEAGE = 64  # forks of forks
+
+_save = worker_script("save_state")
+_decode = msgspec.json.Decoder(ThreadState).decode
+_encode = msgspec.json.Encoder().encode
+
+
+async def load(redis: Redis, thread_id: str, through: int | None = None) -> ThreadState:
+    """Return the state of a thread at `through`, the end of its log if None; it is saved if it moved.
+
+    Raises:
+        ThreadNotFoundError: the thread has no log.
+        HistoryIncompleteError: the log ends before `through`, or an ancestor's does.
+        HistoryCorruptError: the log cannot be read.
+    """
+    return await _load(redis, thread_id, through, depth=0)
+
+
+async def _load(redis: Redis, thread_id: str, through: int | None, depth: int) -> ThreadState:
+    kept, last = await _kept(redis, thread_id)
+    if last is None:
+        raise ThreadNotFoundError(f"There is no log of thread {thread_id}.")
+    if through is None:
+        through = last
+    if through > last:
+        raise HistoryIncompleteError(
+            f"The request means the history up to {through}; the log of thread {thread_id} ends at "
+            f"{last}."
+        )
+    ahead = kept is not None and kept.through > through
+    if kept is None or ahead:
+        kept = await _beginning(redis, thread_id, through, depth)
+    if kept.through >= through:
+        return kept
+    try:
+        state = await _fold(redis, thread_id, kept, through)
+    except RebuildNeededError:
+        state = await _rebuild(redis, thread_id, through, depth)
+    if not ahead:
+        await save(redis, thread_id, state)
+    return state
+
+
+async def save(redis: Redis, thread_id: str, state: ThreadState) -> bool:
+    """Keep `state`; False if one that covers as much is kept already, or the thread is gone."""
+    thread_keys = (keys.state(thread_id), keys.log(thread_id))
+    return bool(await _save(redis, thread_keys, (STATE_VERSION, state.through, _encode(state))))
+
+
+async def _kept(redis: Redis, thread_id: str) -> tuple[ThreadState | None, int | None]:
+    """Return the kept state, if this version can read it, and the last sequence of the log."""
+    async with redis.pipeline(transaction=False) as pipe:
+        pipe.hmget(keys.state(thread_id), ["v", "s"])
+        pipe.xrevrange(keys.log(thread_id), count=1)
+        (version, raw), tail = await pipe.execute()
+    state = _decode(raw) if version == str(STATE_VERSION).encode() else None
+    return state, log.sequence_of(tail[0][0]) if tail else None
+
+
+async def _beginning(redis: Redis, thread_id: str, through: int, depth: int) -> ThreadState:
+    """Return the state before a log's first entry: empty, or for a fork what it took from its parent."""
+    first = await redis.xrange(keys.log(thread_id), count=1)
+    before = log.sequence_of(first[0][0]) - 1 if first else 0
+    if before == 0:
+        return ThreadState()
+    if through <= before:
+        raise HistoryIncompleteError(f"Thread {thread_id} begins after sequence {before}.")
+    [event] = await log.fetch(redis, [(thread_id, before + 1)])
+    if not isinstance(event, ThreadForked) or event.through != before:
+        raise HistoryCorruptError(f"The log of thread {thread_id} begins at {before + 1}.")
+    if depth >= MAX_LINEAGE:
+        raise HistoryCorruptError(f"Thread {thread_id} has more than {MAX_LINEAGE} ancestors.")
+    parent = await _load(redis, event.parent_thread_id, before, depth + 1)
+    return adopt(parent, event.parent_thread_id)
+
+
+async def _fold(redis: Redis, thread_id: str, state: ThreadState, through: int) -> ThreadState:
+    async for entries in log.read(redis, thread_id, after=state.through, through=through):
+        state = fold(state, entries)
+    return state
+
+
+async def _rebuild(redis: Redis, thread_id: str, through: int, depth: int) -> ThreadState:
+    """Fold the log from its start, its rollbacks known beforehand."""
+    beginning = await _beginning(redis, thread_id, through, depth)
+    voided: list[tuple[int, int]] = []
+    async for entries in log.read(redis, thread_id, after=beginning.through, through=through):
+        voided.extend(rollbacks(entries))
+    state = beginning
+    async for entries in log.read(redis, thread_id, after=beginning.through, through=through):
+        state = fold(state, _survivors(entries, voided))
+    return state
+
+
+def _survivors(entries: list[Entry], voided: list[tuple[int, int]]) -> list[Entry]:
+    return list(surviving(entries, voided))
