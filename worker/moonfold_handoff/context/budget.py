@@ -93,11 +93,11 @@ def _window(state: ThreadState, target: Target, conversation: Conversation | Non
             (conversation.max_tokens, Origin.TELEMETRY),
             (conversation.compact_threshold, Origin.COMPACT_THRESHOLD),
         ]
-    else:
-        known += [
-            (capacity, Origin.KNOWN_CAPACITY)
-            for capacity in state.capacities(target.provider, target.model, target.options)
-        ]
+    selected = conversation or target
+    known += [
+        (capacity, Origin.KNOWN_CAPACITY)
+        for capacity in state.capacities(selected.provider, selected.model, selected.options)
+    ]
     figures = [
         Figure(value=value, origin=origin)
         for value, origin in known

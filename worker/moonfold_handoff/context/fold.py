@@ -77,12 +77,16 @@ def rollbacks(entries: Iterable[Entry]) -> list[tuple[int, int]]:
 
 
 def surviving(entries: Iterable[Entry], voided: list[tuple[int, int]]) -> Iterable[Entry]:
-    """Yield the entries that a log with these rollbacks still means, rollbacks themselves left out."""
+    """Yield the entries of a log with these rollbacks, what they take back reduced to its size.
+
+    The size stays because the provider's conversation may hold the activity still. Rollbacks stay so
+    that the state covers them, and because a fork's can reach into what it took from its parent.
+    """
     for entry in entries:
         taken_back = any(first <= entry.sequence <= last for first, last in voided)
         if isinstance(entry.event, ItemRecorded) and taken_back:
-            continue
-        if not isinstance(entry.event, TurnsRolledBack):
+            yield entry._replace(event=OpaqueEvent(size=_held_bytes(entry.event.item)))
+        else:
             yield entry
 
 
@@ -161,7 +165,7 @@ class _Folding:
         if entry.position != entry.sequence and self._replace(ref):
             return
         self._items += 1
-        self._first_position = self._first_position or ref.position
+        self._first_position = min(self._first_position or ref.position, ref.position)
         self._insert(ref)
         self._note(ref)
         self._evict()
@@ -179,6 +183,8 @@ class _Folding:
             noted = getattr(self, name)
             if noted is not None and noted.position == ref.position:
                 setattr(self, name, ref)
+        if known:
+            self._note(ref)  # an answer may have been empty until now
         self._evict()
         return known
 
@@ -192,10 +198,10 @@ class _Folding:
     def _note(self, ref: ItemRef) -> None:
         """Keep hold of the items that a handoff wants first, however long ago they were."""
         if ref.kind is Kind.USER:
-            self._first_request = self._first_request or ref
-            self._last_request = ref
+            self._first_request = min(self._first_request or ref, ref, key=_position)
+            self._last_request = max(ref, self._last_request or ref, key=_position)
         elif ref.kind is Kind.ASSISTANT and ref.body:
-            self._last_answer = ref
+            self._last_answer = max(ref, self._last_answer or ref, key=_position)
 
     def _evict(self) -> None:
         while len(self._window) > WINDOW_ITEMS or (
@@ -206,7 +212,9 @@ class _Folding:
             self._evicted = oldest.position
 
     def _roll_back(self, to: int) -> None:
-        if all(ref.record <= to for ref in self._window) and self._evicted <= to:
+        noted = (self._first_request, self._last_request, self._last_answer)
+        held = (*self._window, *(ref for ref in noted if ref is not None))
+        if all(ref.record <= to for ref in held) and self._evicted <= to:
             return
         kept = [ref for ref in self._window if ref.position <= to]
         if self._evicted or any(ref.record > to for ref in kept):
@@ -235,13 +243,18 @@ class _Folding:
             self._conversations[current.conversation_id] = grown
 
     def _start(self, event: ConversationStarted) -> None:
+        known = self._conversations.get(event.conversation_id)
+        selection = (event.provider, event.model, event.options)
+        if known is not None and (known.provider, known.model, known.options) != selection:
+            known = None
         self._put(
             Conversation(
                 conversation_id=event.conversation_id,
                 provider=event.provider,
                 model=event.model,
                 options=event.options,
-                capacity=_known(event.capacity),
+                capacity=_known(event.capacity) or (known.capacity if known else None),
+                max_tokens=known.max_tokens if known else None,
             )
         )
 
@@ -280,6 +293,10 @@ class _Folding:
         self._conversations[event.conversation_id] = replace(
             known, used_tokens=event.used_tokens, estimated_tokens=event.used_tokens or 0
         )
+
+
+def _position(ref: ItemRef) -> int:
+    return ref.position
 
 
 def _known(tokens: int | None) -> int | None:

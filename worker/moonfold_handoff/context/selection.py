@@ -9,7 +9,7 @@ allowance, the serialised native items within the ceiling (R15).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from moonfold_handoff.context.budget import CEILING
@@ -93,7 +93,7 @@ def select(state: ThreadState, thread_id: str, allowance: int) -> Selection:
             available=allowance,
         )
     room = _Room(text=allowance - preamble.reserve, items=CEILING - preamble.items_reserve)
-    choices = _everything(state, room) or tuple(_by_priority(state, room, allowance))
+    choices = _everything(state, room) or _by_priority(state, room, allowance)
     ordered = tuple(sorted(choices, key=lambda choice: choice.ref.position))
     omissions = tuple(_omitted(state, ordered, allowance - preamble.reserve))
     return Selection(ordered, omissions, _coverage(state, ordered), preamble)
@@ -128,7 +128,8 @@ def _everything(state: ThreadState, room: _Room) -> tuple[Choice, ...]:
     return choices if text <= room.text and items <= room.items else ()
 
 
-def _by_priority(state: ThreadState, room: _Room, allowance: int) -> Iterator[Choice]:
+def _by_priority(state: ThreadState, room: _Room, allowance: int) -> list[Choice]:
+    choices: list[Choice] = []
     taken: set[int] = set()
     for ref, reason in (
         (state.last_request, Reason.NEWEST_REQUEST),
@@ -141,7 +142,7 @@ def _by_priority(state: ThreadState, room: _Room, allowance: int) -> Iterator[Ch
         if room.fits(choice):
             room.take(choice)
             taken.add(ref.position)
-            yield choice
+            choices.append(choice)
     share = max(ABRIDGED_BYTES, allowance // ACTIVITY_SHARE)
     for ref in reversed(state.window):
         if ref.position in taken:
@@ -149,7 +150,21 @@ def _by_priority(state: ThreadState, room: _Room, allowance: int) -> Iterator[Ch
         fitted = _fit(ref, room, share)
         if fitted is not None:
             room.take(fitted)
-            yield fitted
+            choices.append(fitted)
+    return [_widen(choice, room) for choice in choices]
+
+
+def _widen(choice: Choice, room: _Room) -> Choice:
+    """Give an abridged item what room is left over, the newest item first."""
+    if choice.limit is None:
+        return choice
+    extra = min(room.text, room.items, choice.ref.body - choice.limit)
+    if extra <= 0:
+        return choice
+    room.text -= extra
+    room.items -= extra
+    limit = choice.limit + extra
+    return replace(choice, limit=limit if limit < choice.ref.body else None)
 
 
 def _fit(ref: ItemRef, room: _Room, share: int) -> Choice | None:

@@ -36,7 +36,7 @@ def connect(url: str, *, name: str) -> Redis:
     Raises:
         InvalidRedisUrlError: the URL is none of these.
     """
-    return Redis(connection_pool=pool(url, name=name), decode_responses=False)
+    return Redis.from_pool(pool(url, name=name))
 
 
 def pool(url: str, *, name: str) -> ConnectionPool:

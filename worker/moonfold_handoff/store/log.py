@@ -13,7 +13,7 @@ from moonfold_handoff.context.fold import Entry
 from moonfold_handoff.errors import HistoryCorruptError
 from moonfold_handoff.store import keys
 from moonfold_handoff.store.scripts import Argument, producer_script
-from moonfold_schemas import WireError, decode_event, encode
+from moonfold_schemas import WireError, decode_event, encode, is_id
 from moonfold_schemas.events import ItemRecorded, ThreadEvent
 
 PAGE = 256  # entries read at once
@@ -79,8 +79,10 @@ async def append(
         SequenceGapError: the log ends before `expected`.
         SequenceConflictError: other events are recorded there.
         EventTooLargeError: an event exceeds `max_event_bytes`.
-        WireError: an event is not valid, for example an id with other characters.
+        WireError: an event or the thread id is not valid, for example has other characters.
     """
+    if not is_id(thread_id):
+        raise WireError("the thread id is not 1-200 characters of A-Z a-z 0-9 . _ : -")
     thread_keys = (keys.log(thread_id), keys.items(thread_id), keys.state(thread_id))
     last = expected
     for first, batch in _batches(expected, events):

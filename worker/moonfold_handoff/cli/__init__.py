@@ -1,0 +1,62 @@
+"""The command line: `moonfold`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from moonfold_handoff import logs
+from moonfold_handoff.cli.demo import demo
+from moonfold_handoff.cli.handoff import handoff
+from moonfold_handoff.cli.settings import settings
+from moonfold_handoff.cli.worker import worker
+from moonfold_handoff.embedded import EmbeddedServerError
+from moonfold_handoff.settings import Settings
+from moonfold_handoff.store.connection import InvalidRedisUrlError, RedisError
+from moonfold_handoff.store.log import AppendError
+from moonfold_handoff.transcripts import TranscriptError
+from moonfold_handoff.transfer import NoWorkerError
+from moonfold_schemas import WireError
+
+EXPECTED = (
+    AppendError,
+    EmbeddedServerError,
+    InvalidRedisUrlError,
+    NoWorkerError,
+    TranscriptError,
+    WireError,
+)
+"""Errors whose message is a sentence for the person."""
+
+
+class _Group(click.Group):
+    """A group of commands whose expected errors are one sentence and exit status 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except EXPECTED as error:
+            raise click.ClickException(str(error)) from error
+        except (RedisError, OSError) as error:
+            raise click.ClickException(f"The server cannot be used: {error}") from error
+
+
+@click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="moonfold-handoff", message="moonfold %(version)s")
+@click.pass_context
+def main(ctx: click.Context) -> None:
+    """Move a coding-agent conversation from one provider to another.
+
+    A handoff is a budgeted selection of the conversation, never a summary: the next agent goes on as
+    if it had been there. Start with `moonfold demo`.
+    """
+    read = Settings.from_environment()
+    # A worker's lines are its output; beside another command's output they are noise.
+    quiet = ctx.invoked_subcommand != "worker" and "log_level" not in read.given
+    logs.configure(format_=read.log_format, level="warning" if quiet else read.log_level)
+    ctx.obj = read
+
+
+for command in (demo, handoff, settings, worker):
+    main.add_command(command)

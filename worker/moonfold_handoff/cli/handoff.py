@@ -1,0 +1,117 @@
+"""`moonfold handoff`."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from moonfold_handoff.cli import show
+from moonfold_handoff.settings import Settings
+from moonfold_handoff.transcripts import read_transcript
+from moonfold_handoff.transfer import Transfer, transfer
+from moonfold_schemas import NewRequest, Target, encode
+from moonfold_schemas.results import HandoffFailed, HandoffReady
+
+PROGRAMS = {
+    "codex": "codex",
+    "claude-code": "claude",
+    "gemini-cli": "gemini",
+    "opencode": "opencode",
+}
+"""Providers a conversation can go to, and the program that runs each."""
+
+VERSION_SECONDS = 5  # an agent that does not tell its version in this time is taken as unknown
+
+
+@click.command()
+@click.argument("session", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--to", "provider", type=click.Choice(list(PROGRAMS)), required=True)
+@click.option("--request", "text", help="What you want next; it stays separate from the history.")
+@click.option("--cap", type=click.IntRange(min=1), help="Most tokens of history (1,024-64,000).")
+@click.option("--model", help="The model that goes on.")
+@click.option("--capacity", type=click.IntRange(min=1), help="Its context window in tokens.")
+@click.option("--agent-version", help="Version of the agent that goes on; asked of it by default.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, nothing else.")
+@click.option("--text", "as_text", is_flag=True, help="Print the history as text, nothing else.")
+@click.pass_obj
+def handoff(
+    settings: Settings,
+    *,
+    session: Path,
+    provider: str,
+    text: str | None,
+    cap: int | None,
+    model: str | None,
+    capacity: int | None,
+    agent_version: str | None,
+    as_json: bool,
+    as_text: bool,
+) -> None:
+    """Build the handoff of a SESSION file for another provider.
+
+    SESSION is a session file of Claude Code (~/.claude/projects/…/….jsonl). The handoff goes through
+    the queue: with the embedded server this command runs a worker of its own, with
+    MOONFOLD_REDIS_URL the workers there build it.
+    """
+    transcript = read_transcript(session)
+    target = Target(
+        provider=provider,
+        model=model,
+        capacity=capacity,
+        version=agent_version or _installed_version(provider),
+    )
+    with show.progress("Reading the session") as progress:
+        outcome = asyncio.run(
+            transfer(
+                settings,
+                transcript,
+                target,
+                request=None if text is None else NewRequest(text=text),
+                token_cap=cap,
+                progress=progress,
+            )
+        )
+    result = outcome.result
+    if as_json:
+        click.echo(encode(result))
+    elif as_text and isinstance(result, HandoffReady):
+        click.echo(result.text)
+    elif isinstance(result, HandoffReady):
+        show.ready(transcript, outcome, result)
+    exit_unless_ready(outcome, silent=as_json)
+
+
+def exit_unless_ready(outcome: Transfer, *, silent: bool = False) -> None:
+    """End with status 1 and the reason where there is no handoff."""
+    if isinstance(outcome.result, HandoffReady):
+        return
+    if not silent:
+        message = getattr(outcome.result, "message", "The handoff is not ready.")
+        code = outcome.result.code if isinstance(outcome.result, HandoffFailed) else "waiting"
+        click.echo(f"Error: {message} ({code})", err=True)
+    sys.exit(1)
+
+
+def _installed_version(provider: str) -> str | None:
+    """Ask the installed agent for its version; whether it takes native items depends on it (R5)."""
+    program = shutil.which(PROGRAMS[provider])
+    if program is None:
+        return None
+    try:
+        answer = subprocess.run(  # noqa: S603 - the agent that the person chose, found on their PATH
+            [program, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=VERSION_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return answer.stdout.strip()[:100] or None

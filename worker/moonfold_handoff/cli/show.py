@@ -1,0 +1,148 @@
+"""How results look to a person at a terminal. What is shown is the person's own conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from moonfold_handoff.context.portable import body, kind_of, label
+from moonfold_handoff.transcripts import Transcript
+from moonfold_handoff.transfer import Transfer
+from moonfold_schemas.events import ItemRecorded
+from moonfold_schemas.items import Item
+from moonfold_schemas.results import Budget, Coverage, Delivery, HandoffReady, PositionRange
+
+PREVIEW = 72  # characters of an item shown
+
+_DELIVERIES = {
+    Delivery.ITEMS: "as messages for native injection",
+    Delivery.TEXT: "as attributed text",
+}
+
+
+@contextmanager
+def progress(message: str) -> Iterator[Callable[[str], None]]:
+    """Show what is being done, on a terminal only, and give the means to change it."""
+    console = Console(stderr=True)
+    with console.status(message) as status:
+        # Off a terminal the status shows nothing, and updating it changes nothing.
+        yield status.update
+
+
+def ready(transcript: Transcript, outcome: Transfer, result: HandoffReady) -> None:
+    """Show what travelled, what was left out, why it is this much, and how long it took."""
+    console = Console()
+    console.print(
+        f"[bold]{transcript.provider} → {result.target.provider}[/bold], "
+        f"{_DELIVERIES[result.delivery]}, ready {outcome.seconds * 1000:.1f} ms after the request"
+    )
+    if transcript.limit is not None:
+        resets = transcript.limit.resets_at
+        clock = f", until {resets:%Y-%m-%d %H:%M} UTC" if resets else ""
+        console.print(f"{transcript.provider} is at its limit ({transcript.limit.kind}{clock})")
+    for reason, count in transcript.skipped.items():
+        console.print(f"[yellow]Skipped {count}: {reason}[/yellow]")
+    console.print()
+    console.print(_travelled(transcript, result.coverage))
+    console.print()
+    console.print(_left_out(transcript, result.coverage))
+    console.print()
+    console.print(_budget(result.budget))
+
+
+def next_steps() -> None:
+    """Say where to go from the demonstration."""
+    table = Table(title="Next", title_justify="left", box=None, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True, style="cyan")
+    table.add_column(style="dim")
+    for command, purpose in (
+        ("moonfold demo --cap 4000", "the same with less room"),
+        ("moonfold handoff FILE --to codex", "a session of yours"),
+        ("moonfold handoff FILE --to gemini-cli --text", "only the text, to pipe or paste"),
+        ("moonfold worker", "serve sessions that use HandoffClient"),
+        ("moonfold settings", "what can be set"),
+    ):
+        table.add_row(command, purpose)
+    console = Console()
+    console.print()
+    console.print(table)
+
+
+def _travelled(transcript: Transcript, coverage: Coverage) -> Table:
+    table = Table(title="What travels", title_justify="left", box=None, pad_edge=False, expand=True)
+    table.add_column("#", justify="right", style="dim", no_wrap=True)
+    table.add_column("from", style="cyan", no_wrap=True)
+    table.add_column("bytes", justify="right", no_wrap=True)
+    table.add_column("begins", no_wrap=True, overflow="ellipsis", ratio=1)
+    for position, item in _items(transcript).items():
+        if not _within(position, coverage.selected):
+            continue
+        text = body(item)
+        note = ", abridged" if position in coverage.abridged else ""
+        table.add_row(
+            str(position),
+            label(item) + note,
+            f"{len(text.encode()):,}",
+            Text(" ".join(text[: 4 * PREVIEW].split())[:PREVIEW]),
+        )
+    return table
+
+
+def _left_out(transcript: Transcript, coverage: Coverage) -> str:
+    never = sum(
+        isinstance(event, ItemRecorded) and kind_of(event.item) is None
+        for event in transcript.events
+    )
+    ranges = ", ".join(
+        f"#{span.first}" if span.first == span.last else f"#{span.first}–#{span.last}"
+        for span in coverage.omitted
+    )
+    omitted = (
+        f"{coverage.omitted_items} of {coverage.omitted_items + coverage.selected_items} items"
+    )
+    return (
+        f"[bold]Left out[/bold]  {omitted}{': ' + ranges if ranges else ''}; "
+        f"{len(coverage.abridged)} abridged. Never travels: {never} items of reasoning and other tools."
+    )
+
+
+def _budget(budget: Budget) -> Table:
+    table = Table(
+        title="Budget (tokens, one a byte)", title_justify="left", box=None, pad_edge=False
+    )
+    table.add_column("input")
+    table.add_column("value", justify="right")
+    table.add_column("origin", style="dim")
+    for name in ("window", "existing", "request", "attachments", "reserve", "cap", "ceiling"):
+        figure = getattr(budget, name)
+        table.add_row(name, f"{figure.value:,}", figure.origin.value.replace("_", " "))
+    table.add_row(
+        "[bold]allowance[/bold]",
+        f"[bold]{budget.allowance:,}[/bold]",
+        f"limited by {budget.limited_by}",
+    )
+    share = budget.own_text_bytes / budget.cost if budget.cost else 0
+    table.add_row(
+        "[bold]cost[/bold]",
+        f"[bold]{budget.cost:,}[/bold]",
+        f"{share:.0%} of it the conversation's own text",
+    )
+    return table
+
+
+def _items(transcript: Transcript) -> dict[int, Item]:
+    """Return the items that can travel by position: the sequence of their first record."""
+    positions: dict[str, int] = {}
+    items: dict[int, Item] = {}
+    for sequence, event in enumerate(transcript.events, start=1):
+        if isinstance(event, ItemRecorded) and kind_of(event.item) is not None:
+            items[positions.setdefault(event.item.item_id, sequence)] = event.item
+    return items
+
+
+def _within(position: int, ranges: tuple[PositionRange, ...]) -> bool:
+    return any(span.first <= position <= span.last for span in ranges)

@@ -1,0 +1,175 @@
+"""`HandoffClient`: what a switching session uses to record activity and to get its handoff."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
+
+import structlog
+from redis.asyncio import Redis
+
+from moonfold_handoff.services import Services, open_services
+from moonfold_handoff.settings import Settings
+from moonfold_handoff.store import keys, log, queue, results
+from moonfold_handoff.store.connection import TRANSIENT
+from moonfold_schemas import HandoffRequest, HandoffResult, ThreadEvent, decode_request, encode
+from moonfold_schemas.events import TurnEnded
+
+BLOCK_MS = 5_000  # one wait for news of the session
+RECONNECT_SECONDS = 0.5
+PAGE = 100  # entries of the session's stream read at once
+
+logger = structlog.get_logger()
+
+
+class HandoffClient:
+    """A session's connection to the handoff service; an async context manager.
+
+    Args:
+        session_id: the session, under which its results are published. A session that reconnects
+            under the same id, or only with the request's id, finds its results for a day.
+        settings: what the environment says, by default.
+    """
+
+    def __init__(self, session_id: str, settings: Settings | None = None) -> None:
+        self.session_id = session_id
+        self._settings = settings or Settings.from_environment()
+        self._exit = AsyncExitStack()
+        self._open: Services | None = None
+        self._listener: asyncio.Task[None] | None = None
+        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+
+    async def __aenter__(self) -> Self:
+        self._open = await self._exit.enter_async_context(
+            open_services(self._settings, name="moonfold-client")
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._listener is not None:
+            self._listener.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._listener
+            self._listener = None
+        self._open = None
+        await self._exit.aclose()
+
+    async def append(self, thread_id: str, expected: int, events: Sequence[ThreadEvent]) -> int:
+        """Record events after sequence `expected`, and return the log's last sequence.
+
+        Repeating a call whose reply was lost is harmless. At the end of a turn the thread is folded in
+        the background.
+
+        Raises:
+            SequenceGapError: the log ends before `expected`; the error says where.
+            SequenceConflictError: other events are recorded there.
+            EventTooLargeError: an event is larger than `MOONFOLD_MAX_EVENT_BYTES`.
+            WireError: an event, or the thread id, is not valid.
+        """
+        last = await log.append(
+            self._services.threads,
+            thread_id,
+            expected,
+            events,
+            ttl=self._settings.thread_ttl,
+            max_event_bytes=self._settings.max_event_bytes,
+        )
+        if any(isinstance(event, TurnEnded) for event in events):
+            await queue.enqueue_fold(self._services.redis, thread_id)
+        return last
+
+    async def request(self, request: HandoffRequest) -> bool:
+        """Ask for a handoff; False if this request is asked or answered already, which is harmless.
+
+        Raises:
+            WireError: the request is not valid.
+        """
+        decode_request(encode(request))
+        return await queue.enqueue_request(self._services.redis, request)
+
+    async def wait(
+        self,
+        request_id: str,
+        timeout: float | None = None,  # noqa: ASYNC109 - callers in plain asyncio expect it
+    ) -> HandoffResult:
+        """Return the result of a request, at once if it is there, else when it is published.
+
+        Args:
+            request_id: a request of this session.
+            timeout: seconds to wait; None: as long as it takes, whatever the server does meanwhile.
+
+        Raises:
+            TimeoutError: there is no result yet.
+        """
+        async with asyncio.timeout(timeout):
+            while True:
+                news = self._expect(request_id)
+                try:
+                    listener = await self._listening()
+                    result = await results.get(self._services.redis, request_id)
+                    if result is not None:
+                        return result
+                    await asyncio.wait((news, listener), return_when=asyncio.FIRST_COMPLETED)
+                    if listener.done():
+                        listener.result()
+                except TRANSIENT as error:
+                    logger.warning("session_waits_for_server", error=type(error).__name__)
+                    await asyncio.sleep(RECONNECT_SECONDS)
+                finally:
+                    self._forget(request_id, news)
+
+    def _expect(self, request_id: str) -> asyncio.Future[None]:
+        news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(request_id, set()).add(news)
+        return news
+
+    def _forget(self, request_id: str, news: asyncio.Future[None]) -> None:
+        self._waiting[request_id].discard(news)
+        if not self._waiting[request_id]:
+            del self._waiting[request_id]
+
+    async def _listening(self) -> asyncio.Task[None]:
+        if self._listener is None or self._listener.done():
+            tail = await self._services.redis.xrevrange(keys.results(self.session_id), count=1)
+            position = tail[0][0] if tail else b"0-0"
+            if self._listener is None or self._listener.done():  # another call was quicker
+                self._listener = asyncio.create_task(self._listen(position))
+        return self._listener
+
+    @property
+    def _services(self) -> Services:
+        if self._open is None:
+            raise RuntimeError("HandoffClient is used outside `async with`")
+        return self._open
+
+    async def _listen(self, position: bytes) -> None:
+        """Tell waiting calls of results as they are published."""
+        redis: Redis = self._services.redis
+        stream = keys.results(self.session_id)
+        while True:
+            try:
+                news = await redis.xread({stream: position}, count=PAGE, block=BLOCK_MS)
+            except TRANSIENT as error:
+                logger.warning("session_stream_lost", error=type(error).__name__)
+                await asyncio.sleep(RECONNECT_SECONDS)
+                # What was published meanwhile is found by looking, whatever became of the stream.
+                self._tell(*self._waiting)
+                continue
+            for _, entries in news:
+                position = entries[-1][0]
+                self._tell(*(fields[b"request_id"].decode() for _, fields in entries))
+
+    def _tell(self, *request_ids: str) -> None:
+        for request_id in request_ids:
+            for news in self._waiting.get(request_id, ()):
+                if not news.done():
+                    news.set_result(None)

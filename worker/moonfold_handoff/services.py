@@ -1,0 +1,61 @@
+"""What jobs and clients work with: the servers and the settings."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from redis.asyncio import Redis
+
+from moonfold_handoff.embedded import EmbeddedServer
+from moonfold_handoff.settings import Settings
+from moonfold_handoff.store.connection import connect
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Open connections and settings.
+
+    Attributes:
+        redis: the server of queues and results.
+        threads: the server of thread logs and states, often the same.
+        settings: what the environment says.
+    """
+
+    redis: Redis
+    threads: Redis
+    settings: Settings
+
+
+@asynccontextmanager
+async def server_url(settings: Settings) -> AsyncIterator[str]:
+    """Give the URL of the server to use; without one in the settings, keep the embedded server up.
+
+    Raises:
+        EmbeddedServerError: the embedded server cannot be used here.
+    """
+    if settings.redis_url is not None:
+        yield settings.redis_url
+        return
+    async with EmbeddedServer() as server:
+        yield server.url
+
+
+@asynccontextmanager
+async def open_services(settings: Settings, *, name: str) -> AsyncIterator[Services]:
+    """Open the connections, and close them at the end.
+
+    Args:
+        settings: what the environment says.
+        name: what the server's client list shows.
+    """
+    async with server_url(settings) as url:
+        redis = connect(url, name=name)
+        threads = connect(settings.threads_url, name=name) if settings.threads_url else redis
+        try:
+            yield Services(redis, threads, settings)
+        finally:
+            await redis.aclose()
+            if threads is not redis:
+                await threads.aclose()

@@ -1,0 +1,162 @@
+"""Settings: every `MOONFOLD_*` variable, its default, and where each value came from.
+
+A value that cannot be read is a warning and the default, never a stop: a worker that serves with the
+default serves better than one that does not start.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from moonfold_handoff.context.budget import DEFAULT_CAP, MAX_CAP, MIN_CAP, clamp_cap
+from moonfold_schemas.results import Figure, Origin
+
+DAY = 24 * 3600  # seconds
+MEBIBYTE = 1024 * 1024  # bytes
+
+_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": DAY}
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One variable: how it is called, read and explained."""
+
+    variable: str
+    default: Any
+    read: Callable[[str], Any]
+    help: str
+    secret: bool = False
+
+
+def _seconds(text: str) -> int:
+    match = re.fullmatch(r"(\d+)\s*([smhd]?)", text.strip().lower())
+    if match is None or int(match[1]) == 0:
+        raise ValueError("a duration such as 3600, 12h or 30d")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+def _count(text: str) -> int:
+    digits = text.strip().replace("_", "").replace(",", "")
+    if not digits.isascii() or not digits.isdigit() or int(digits) == 0:
+        raise ValueError("a positive whole number")
+    return int(digits)
+
+
+def _cap(text: str) -> int:
+    digits = text.strip().replace("_", "").replace(",", "")
+    if not re.fullmatch(r"-?[0-9]+", digits):
+        raise ValueError("a whole number of tokens")
+    return clamp_cap(int(digits))
+
+
+def _one_of(*choices: str) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text.strip().lower() not in choices:
+            raise ValueError(f"one of {', '.join(choices)}")
+        return text.strip().lower()
+
+    return read
+
+
+def _address(text: str) -> str:
+    if not re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[\w.-]*):\d{1,5}", text.strip()):
+        raise ValueError("an address such as 127.0.0.1:9464")
+    return text.strip()
+
+
+SETTINGS = {
+    "redis_url": Setting(
+        "MOONFOLD_REDIS_URL",
+        None,
+        str.strip,
+        "Redis or Valkey server (redis://, rediss://, unix://); unset: the embedded server",
+        secret=True,
+    ),
+    "threads_url": Setting(
+        "MOONFOLD_THREADS_URL",
+        None,
+        str.strip,
+        "server of thread logs and states, where it is another one",
+        secret=True,
+    ),
+    "token_cap": Setting(
+        "MOONFOLD_CONTEXT_HANDOFF_TOKEN_CAP",
+        DEFAULT_CAP,
+        _cap,
+        f"upper bound of a handoff in tokens, clamped to {MIN_CAP:,}-{MAX_CAP:,}",
+    ),
+    "thread_ttl": Setting(
+        "MOONFOLD_THREAD_TTL", 30 * DAY, _seconds, "lifetime of a thread after its last append"
+    ),
+    "result_ttl": Setting("MOONFOLD_RESULT_TTL", DAY, _seconds, "lifetime of a result"),
+    "max_event_bytes": Setting(
+        "MOONFOLD_MAX_EVENT_BYTES", 8 * MEBIBYTE, _count, "largest event accepted, in bytes"
+    ),
+    "metrics_address": Setting(
+        "MOONFOLD_METRICS_ADDRESS", None, _address, "where metrics are served; unset: nowhere"
+    ),
+    "log_format": Setting(
+        "MOONFOLD_LOG_FORMAT",
+        "auto",
+        _one_of("auto", "json", "console"),
+        "json, console, or auto: console on a terminal",
+    ),
+    "log_level": Setting(
+        "MOONFOLD_LOG_LEVEL",
+        "info",
+        _one_of("debug", "info", "warning", "error"),
+        "least severe line that is logged",
+    ),
+}
+"""Every setting by the name of its field in `Settings`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the environment says, read once at start.
+
+    Attributes:
+        warnings: one sentence for each value that could not be read.
+        given: names of the fields that the environment set.
+    """
+
+    redis_url: str | None = None
+    threads_url: str | None = None
+    token_cap: int = DEFAULT_CAP
+    thread_ttl: int = 30 * DAY
+    result_ttl: int = DAY
+    max_event_bytes: int = 8 * MEBIBYTE
+    metrics_address: str | None = None
+    log_format: str = "auto"
+    log_level: str = "info"
+    warnings: tuple[str, ...] = ()
+    given: frozenset[str] = field(default_factory=frozenset)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
+        """Read every variable; an empty one counts as unset."""
+        source = os.environ if environment is None else environment
+        values: dict[str, Any] = {}
+        warnings = []
+        for name, setting in SETTINGS.items():
+            text = source.get(setting.variable, "")
+            if not text.strip():
+                continue
+            try:
+                values[name] = setting.read(text)
+            except ValueError as expected:
+                warnings.append(
+                    f"{setting.variable} is not {expected}; using the default, {setting.default}."
+                )
+        return cls(**values, warnings=tuple(warnings), given=frozenset(values))
+
+    def cap(self, requested: int | None) -> Figure:
+        """Return the cap for one handoff: the request's own, else the operator's, else the default."""
+        if requested is not None:
+            return Figure(value=clamp_cap(requested), origin=Origin.REQUEST)
+        origin = Origin.SETTING if "token_cap" in self.given else Origin.DEFAULT
+        return Figure(value=self.token_cap, origin=origin)

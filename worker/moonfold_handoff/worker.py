@@ -1,0 +1,364 @@
+"""The worker: arq's queue discipline, woken instead of polling, that outlives a Redis outage.
+
+Everything that knows arq is here. arq is in maintenance mode, so what is overridden stays as it is; each
+override has a test. `moonfold worker` runs both queues in one process;
+`arq moonfold_handoff.worker.HandoffSettings` runs one the stock way, polling.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack, suppress
+from functools import partial
+from typing import Any
+
+import msgspec
+import structlog
+from arq.connections import ArqRedis, RedisSettings
+from arq.constants import in_progress_key_prefix
+from arq.worker import Function, Retry, Worker, func
+
+from moonfold_handoff import jobs
+from moonfold_handoff.embedded import EmbeddedServer
+from moonfold_handoff.errors import HandoffError, InvalidRequestError
+from moonfold_handoff.services import Services, open_services
+from moonfold_handoff.settings import Settings
+from moonfold_handoff.store import keys
+from moonfold_handoff.store.connection import TRANSIENT
+from moonfold_handoff.store.queue import BUILD_HANDOFF, FOLD_THREAD, Job
+from moonfold_handoff.store.scripts import worker_script
+from moonfold_schemas import WireError
+from moonfold_schemas.codec import parse
+
+IDLE_POLL = 0.5  # seconds between looks at the queue when nothing wakes the worker
+JOB_SECONDS = 20  # a job that takes longer is tried again; after `kill -9` a job waits 10 s more
+STOP_SECONDS = 10.0  # what running jobs get at shutdown before they are given back
+ATTEMPTS = 5  # of a job that meets errors of the server
+ATTEMPTS_EVER = 20  # shutdowns count as attempts, too
+RETRY_BASE = 0.2  # seconds before the second attempt, doubled each time
+HANDOFF_JOBS = 32  # running at once
+BACKGROUND_JOBS = 8
+READ_LIMIT = (
+    1_000  # ids looked at; running jobs stay in the queue, so more than all workers can run
+)
+HEALTH_SECONDS = 30
+LISTEN_SECONDS = 10  # one wait for a hint
+
+_claim = worker_script("claim")
+_encode = msgspec.json.Encoder(enc_hook=lambda value: type(value).__name__).encode
+_decode_job = msgspec.json.Decoder(Job).decode
+
+logger = structlog.get_logger()
+
+JobCoroutine = Callable[[Services, str, bytes], Awaitable[None]]
+
+
+class WakeWorker(Worker):
+    """An arq worker for one queue that starts a job when a hint comes, not at the next tick.
+
+    Jobs are claimed by a script, one round trip for as many as there are free slots. It is woken by
+    the hint that `enqueue` publishes and by a slot that becomes free while more jobs wait; the poll
+    every `IDLE_POLL` seconds is the fallback, so a lost hint costs latency and never a job.
+    """
+
+    def __init__(self, services: Services, queue: str, max_jobs: int) -> None:
+        self.token = secrets.token_hex(8)
+        super().__init__(
+            functions=functions(),
+            redis_pool=ArqRedis(
+                services.redis.connection_pool,
+                job_serializer=_encode,
+                job_deserializer=deserialize_job,
+                default_queue_name=queue,
+            ),
+            queue_name=queue,
+            max_jobs=max_jobs,
+            handle_signals=False,
+            poll_delay=0,
+            ctx={"services": services},
+            health_check_key=f"moonfold:worker:{self.token}:{queue.rpartition(':')[2]}",
+            health_check_interval=HEALTH_SECONDS,
+            **WORKER_OPTIONS,
+        )
+        self._services = services
+        self._wake = asyncio.Event()
+        self._more_waiting = False
+
+    async def main(self) -> None:
+        """Run until cancelled."""
+        listener = asyncio.create_task(self._listen())
+        try:
+            await super().main()
+        finally:
+            listener.cancel()
+            with suppress(asyncio.CancelledError):
+                await listener
+
+    async def stop(self, grace: float = STOP_SECONDS) -> None:
+        """Take no more jobs; let the running ones finish for `grace` seconds, give the rest back."""
+        self.allow_pick_jobs = False
+        running = list(self.tasks.values())
+        if running:
+            _, unfinished = await asyncio.wait(running, timeout=grace)
+            for task in unfinished:
+                task.cancel()
+            await asyncio.gather(*unfinished, return_exceptions=True)
+            logger.info("queue_stopped", queue=self.queue_name, given_back=len(unfinished))
+        if self.main_task is not None:
+            self.main_task.cancel()
+            await asyncio.gather(self.main_task, return_exceptions=True)
+        with suppress(*TRANSIENT):
+            await self.pool.delete(self.health_check_key)
+
+    async def run_job(self, job_id: str, score: int) -> None:
+        """Run a claimed job; where the server goes away meanwhile, let the claim go when it is back."""
+        try:
+            await super().run_job(job_id, score)
+        except TRANSIENT as error:
+            logger.warning("redis_lost_during_job", job_id=job_id, error=type(error).__name__)
+            await self._release(job_id)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._release(job_id))
+            raise
+
+    async def finish_failed_job(self, job_id: str, result_data: bytes | None) -> None:
+        """Keep a job that arq gives up before running it, and answer its session."""
+        raw = await self.pool.get(keys.job(job_id))
+        function, argument, error = _given_up(raw)
+        await jobs.abandon(
+            self._services, job_id=job_id, function=function, argument=argument, error=error
+        )
+        await super().finish_failed_job(job_id, result_data)
+
+    async def _poll_iteration(self) -> None:
+        # Cleared before the queue is read: what is enqueued after the read sets it again.
+        self._wake.clear()
+        try:
+            await self._start_claimed()
+            await self.record_health()
+        except TRANSIENT as error:
+            logger.warning("redis_unavailable", error=type(error).__name__)
+            await asyncio.sleep(IDLE_POLL)
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(IDLE_POLL):
+                await self._wake.wait()
+
+    async def _start_claimed(self) -> None:
+        free = self.max_jobs - len(self.tasks)
+        if free <= 0 or not self.allow_pick_jobs:
+            return
+        claimed = await _claim(
+            self.pool,
+            (self.queue_name,),
+            (
+                time.time_ns() // 1_000_000,
+                free,
+                READ_LIMIT,
+                self.token,
+                int(self.in_progress_timeout_s * 1000),
+                *self.tasks,
+            ),
+        )
+        for raw_id, score in zip(claimed[::2], claimed[1::2], strict=True):
+            job_id = raw_id.decode()
+            task = self.loop.create_task(self.run_job(job_id, int(float(score))))
+            self.tasks[job_id] = task
+            task.add_done_callback(partial(self._collect, job_id))
+        self._more_waiting = len(claimed) == 2 * free
+
+    def _collect(self, job_id: str, task: asyncio.Task[None]) -> None:
+        del self.tasks[job_id]
+        if self._more_waiting:
+            self._wake.set()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("job_crashed", job_id=job_id, exc_info=error)
+
+    async def _release(self, job_id: str) -> None:
+        while True:
+            try:
+                await self.pool.delete(in_progress_key_prefix + job_id)
+            except TRANSIENT:
+                await asyncio.sleep(IDLE_POLL)
+            else:
+                self._wake.set()
+                return
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                async with self.pool.pubsub(ignore_subscribe_messages=True) as hints:
+                    await hints.subscribe(keys.wake(self.queue_name))
+                    self._wake.set()  # for what was enqueued while nobody listened
+                    while True:
+                        if await hints.get_message(timeout=LISTEN_SECONDS) is not None:
+                            self._wake.set()
+            except TRANSIENT as error:
+                logger.warning("hints_lost", queue=self.queue_name, error=type(error).__name__)
+                await asyncio.sleep(IDLE_POLL)
+
+
+async def run(settings: Settings, stop: asyncio.Event, ready: asyncio.Event | None = None) -> None:
+    """Run both queues until `stop` is set, then finish or give back what is running.
+
+    Raises:
+        EmbeddedServerError: the embedded server cannot be used here.
+        RedisError, OSError: the server cannot be reached at the start.
+    """
+    async with open_services(settings, name="moonfold-worker") as services:
+        await services.redis.ping()
+        workers = [
+            WakeWorker(services, keys.HANDOFFS, HANDOFF_JOBS),
+            WakeWorker(services, keys.BACKGROUND, BACKGROUND_JOBS),
+        ]
+        running = [asyncio.create_task(worker.async_run()) for worker in workers]
+        stopping = asyncio.create_task(stop.wait())
+        logger.info("worker_started", queues=[worker.queue_name for worker in workers])
+        if ready is not None:
+            ready.set()
+        try:
+            await asyncio.wait([stopping, *running], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            stopping.cancel()
+            await asyncio.gather(*(worker.stop() for worker in workers))
+            outcomes = await asyncio.gather(*running, return_exceptions=True)
+            logger.info("worker_stopped")
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
+
+
+def functions() -> list[Function]:
+    """Return the jobs as arq functions."""
+    return [
+        _function(BUILD_HANDOFF, jobs.build_handoff),
+        _function(FOLD_THREAD, jobs.fold_thread),
+    ]
+
+
+def deserialize_job(raw: bytes) -> dict[str, Any]:
+    """Return a job as arq wants it, its arguments still JSON.
+
+    Raises:
+        WireError: it is not a job.
+    """
+    try:
+        job = _decode_job(raw)
+    except (msgspec.DecodeError, RecursionError):
+        try:
+            job = msgspec.convert(parse(raw), _LenientJob).as_job()
+        except msgspec.ValidationError:
+            raise WireError("not a job") from None
+    return {"t": job.t, "f": job.f, "a": job.a, "k": {}, "et": job.et}
+
+
+class _LenientJob(msgspec.Struct):
+    """A job whose arguments hold lone surrogates, which `Raw` does not take."""
+
+    f: str
+    a: list[Any]
+    et: int = 0
+    t: int | None = None
+
+    def as_job(self) -> Job:
+        return Job(f=self.f, a=tuple(msgspec.Raw(_encode(a)) for a in self.a), et=self.et, t=self.t)
+
+
+def _function(name: str, coroutine: JobCoroutine) -> Function:
+    """Wrap a job: bind its log context, retry what may pass, answer what will not."""
+
+    async def run_one(ctx: dict[str, Any], *arguments: bytes) -> None:
+        services: Services = ctx["services"]
+        job_id, attempt = ctx["job_id"], ctx["job_try"]
+        argument = bytes(arguments[0]) if arguments else b""
+        structlog.contextvars.bind_contextvars(job_id=job_id, attempt=attempt)
+        try:
+            async with asyncio.timeout(JOB_SECONDS - 1):
+                await coroutine(services, job_id, argument)
+        except TRANSIENT as error:
+            logger.warning("job_retried", function=name, error=type(error).__name__)
+            if attempt < ATTEMPTS:
+                raise Retry(defer=RETRY_BASE * 2 ** (attempt - 1)) from error
+            failure = HandoffError(f"Given up after {attempt} attempts; the server did not answer.")
+        except Exception:
+            logger.exception("job_failed", function=name)
+            failure = HandoffError("An internal error; its place is in the worker's log.")
+        else:
+            return
+        try:
+            await jobs.abandon(
+                services, job_id=job_id, function=name, argument=argument, error=failure
+            )
+        except TRANSIENT as error:
+            raise Retry(defer=RETRY_BASE * 2**attempt) from error
+
+    return func(run_one, name=name, keep_result=0, timeout=JOB_SECONDS, max_tries=ATTEMPTS_EVER)
+
+
+def _given_up(raw: bytes | None) -> tuple[str, bytes, HandoffError]:
+    """Return function, argument and reason of a job that arq gave up."""
+    if raw is None:
+        error: HandoffError = HandoffError("Expired before a worker took it.")
+        return BUILD_HANDOFF, b"", error
+    try:
+        job = deserialize_job(raw)
+    except WireError:
+        return BUILD_HANDOFF, raw, InvalidRequestError("The job cannot be read.")
+    argument = bytes(job["a"][0]) if job["a"] else b""
+    if job["f"] not in {BUILD_HANDOFF, FOLD_THREAD}:
+        return BUILD_HANDOFF, argument, InvalidRequestError("The job names an unknown function.")
+    return job["f"], argument, HandoffError("Given up after too many attempts.")
+
+
+WORKER_OPTIONS: dict[str, Any] = {
+    "job_serializer": _encode,
+    "job_deserializer": deserialize_job,
+    "keep_result": 0,
+    "job_timeout": JOB_SECONDS,
+    "queue_read_limit": READ_LIMIT,
+    "max_tries": ATTEMPTS_EVER,
+    "log_results": False,
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Give `arq` its settings classes, made when asked for: they read the environment."""
+    queues = {
+        "HandoffSettings": (keys.HANDOFFS, HANDOFF_JOBS),
+        "BackgroundSettings": (keys.BACKGROUND, BACKGROUND_JOBS),
+    }
+    if name not in queues:
+        raise AttributeError(name)
+    queue, max_jobs = queues[name]
+    settings = Settings.from_environment()
+    options = {
+        **WORKER_OPTIONS,
+        "functions": functions(),
+        "queue_name": queue,
+        "max_jobs": max_jobs,
+        "redis_settings": _redis_settings(settings),
+        "on_startup": _open,
+        "on_shutdown": _close,
+    }
+    return type(name, (), options)
+
+
+def _redis_settings(settings: Settings) -> RedisSettings:
+    if settings.redis_url is None:
+        # arq connects before anything of ours runs: another moonfold process must keep the server up.
+        return RedisSettings(unix_socket_path=str(EmbeddedServer().socket))
+    return RedisSettings.from_dsn(settings.redis_url)
+
+
+async def _open(ctx: dict[str, Any]) -> None:
+    ctx["exit"] = AsyncExitStack()
+    ctx["services"] = await ctx["exit"].enter_async_context(
+        open_services(Settings.from_environment(), name="moonfold-worker")
+    )
+
+
+async def _close(ctx: dict[str, Any]) -> None:
+    await ctx["exit"].aclose()
