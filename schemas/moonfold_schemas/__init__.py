@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from moonfold_schemas import events, items, requests, results
-from moonfold_schemas.base import ID_PATTERN, utc_now
+from moonfold_schemas.base import ID_PATTERN, is_id, utc_now
 from moonfold_schemas.codec import (
     WireError,
     decode_event,
@@ -33,6 +33,7 @@ __all__ = [
     "decode_result",
     "encode",
     "events",
+    "is_id",
     "items",
     "requests",
     "results",

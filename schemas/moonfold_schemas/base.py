@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, TypeGuard
 
 from msgspec import Meta, Struct
 
@@ -15,6 +16,12 @@ Id = Annotated[
     Meta(pattern=ID_PATTERN, description="1-200 characters of A-Z a-z 0-9 . _ : -"),
 ]
 """Identifier of a thread, session, request, conversation, turn or item."""
+
+
+def is_id(value: object) -> TypeGuard[str]:
+    """Return whether `value` is an identifier as the contract wants it."""
+    return isinstance(value, str) and re.match(ID_PATTERN, value) is not None
+
 
 Sequence = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 """Number of an event in its thread's log, dense from 1; 0 is the empty log.
