@@ -6,6 +6,7 @@ The body is also the text that a reader pages through: offsets in an abridged it
 from __future__ import annotations
 
 from collections import Counter
+from typing import assert_never
 
 from moonfold_handoff.context.state import Kind
 from moonfold_schemas.items import (
@@ -77,6 +78,7 @@ def body(item: Item) -> str:
             return f"{item.name} {item.input}\n{item.output}"
         case OpaqueItem():
             return ""
+    assert_never(item)
 
 
 def _attachments(item: UserMessage) -> str:

@@ -81,12 +81,18 @@ def _pointer(mark: str, thread_id: str, through: int) -> str:
 
 def _ranges(ranges: Sequence[PositionRange], limit: int) -> str:
     """Return `#2–#9, #11`, ended by a count where not all fit `limit` bytes."""
-    shown: list[str] = []
-    for index, span in enumerate(ranges):
-        shown.append(f"#{span.first}" if span.first == span.last else f"#{span.first}–#{span.last}")
-        rest = len(ranges) - index - 1
-        tail = f" and {rest} more" if rest else ""
-        if len((", ".join(shown) + tail).encode()) > limit:
-            shown.pop()
-            return f"{', '.join(shown)} and {rest + 1} more"
-    return ", ".join(shown)
+    names = [
+        f"#{span.first}" if span.first == span.last else f"#{span.first}–#{span.last}"
+        for span in ranges
+    ]
+    complete = ", ".join(names)
+    if len(complete.encode()) <= limit:
+        return complete
+    shown = 1
+    while len(_first(names, shown + 1).encode()) <= limit:
+        shown += 1
+    return _first(names, shown)
+
+
+def _first(names: list[str], shown: int) -> str:
+    return f"{', '.join(names[:shown])} and {len(names) - shown} more"

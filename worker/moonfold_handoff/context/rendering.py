@@ -66,11 +66,11 @@ def render(selection: Selection, contents: Mapping[int, Item], seed: bytes) -> R
         for choice in selection.choices
         if choice.limit is not None
     }
-    mark = choose_mark(seed, _carried(selection, bodies, cuts))
+    carried = list(_carried(selection, bodies, cuts))
+    mark = choose_mark(seed, carried)
     preamble = selection.preamble.text(mark, selection.coverage)
     blocks = [preamble]
     items = [_message("developer", preamble)]
-    own = 0
     for choice in selection.choices:
         position = choice.ref.position
         shown = bodies[position]
@@ -80,14 +80,13 @@ def render(selection: Selection, contents: Mapping[int, Item], seed: bytes) -> R
         attributed = f"{line}\n{shown}"
         blocks.append(attributed)
         items.append(_native(choice, shown, line, attributed))
-        own += len(shown.encode())
     text = "\n".join([*blocks, end_line(mark)])
     return Rendering(
         text=text,
         items=tuple(items),
         text_bytes=literal_bytes(text),
         items_bytes=len(_encode_items(items)),
-        own_text_bytes=own,
+        own_text_bytes=sum(len(part.encode()) for part in carried),
     )
 
 

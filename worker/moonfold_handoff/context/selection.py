@@ -8,9 +8,10 @@ allowance, the serialised native items within the ceiling (R15).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from moonfold_handoff.context.budget import CEILING
 from moonfold_handoff.context.preamble import Preamble, plan_preamble
@@ -57,8 +58,7 @@ class Choice:
         return ENVELOPE_BYTES + (self.ref.body if bare else self.cost)
 
 
-@dataclass(frozen=True, slots=True)
-class Omission:
+class Omission(NamedTuple):
     """An item that stays behind, and why."""
 
     ref: ItemRef
@@ -120,7 +120,7 @@ class _Room:
 
 def _everything(state: ThreadState, room: _Room) -> tuple[Choice, ...]:
     """Return all items if all are kept and fit, else nothing."""
-    if len(state.window) != state.items:
+    if len(state.window) != state.items or sum(ref.body for ref in state.window) > room.text:
         return ()
     choices = tuple(Choice(ref, Reason.EVERYTHING_FITS) for ref in state.window)
     text = sum(choice.cost for choice in choices)
@@ -145,7 +145,7 @@ def _by_priority(state: ThreadState, room: _Room, allowance: int) -> list[Choice
             choices.append(choice)
     share = max(ABRIDGED_BYTES, allowance // ACTIVITY_SHARE)
     for ref in reversed(state.window):
-        if ref.position in taken:
+        if ref.position in taken or ref.least > room.text:
             continue
         fitted = _fit(ref, room, share)
         if fitted is not None:
@@ -190,29 +190,36 @@ def _omitted(state: ThreadState, choices: tuple[Choice, ...], available: int) ->
 
 def _coverage(state: ThreadState, choices: tuple[Choice, ...]) -> Coverage:
     """Return the ranges of positions that travel and those that do not."""
-    chosen = [choice.ref.position for choice in choices]
+    chosen = {choice.ref.position for choice in choices}
+    selected, omitted = _runs(_segments(state, chosen))
     return Coverage(
         through=state.through,
         selected_items=len(chosen),
         omitted_items=state.items - len(chosen),
-        selected=_runs(state, set(chosen), selected=True),
-        omitted=_runs(state, set(chosen), selected=False),
+        selected=selected,
+        omitted=omitted,
         abridged=tuple(choice.ref.position for choice in choices if choice.limit is not None),
     )
 
 
-def _runs(state: ThreadState, chosen: set[int], *, selected: bool) -> tuple[PositionRange, ...]:
-    """Return maximal runs of items that are all chosen, or all not, as position ranges."""
-    runs: list[tuple[int, int]] = []
+def _runs(
+    segments: Iterable[tuple[int, int, bool]],
+) -> tuple[tuple[PositionRange, ...], tuple[PositionRange, ...]]:
+    """Return maximal runs of what is chosen, and of what is not, as position ranges."""
+    runs: dict[bool, list[tuple[int, int]]] = {True: [], False: []}
     previous: bool | None = None
-    for first, last, in_ in _segments(state, chosen):
-        if in_ is selected:
-            if previous is selected:
-                runs[-1] = (runs[-1][0], last)
-            else:
-                runs.append((first, last))
-        previous = in_
-    return tuple(PositionRange(first=first, last=last) for first, last in runs)
+    for first, last, chosen in segments:
+        same = runs[chosen]
+        if chosen is previous:
+            same[-1] = (same[-1][0], last)
+        else:
+            same.append((first, last))
+        previous = chosen
+    selected, omitted = (
+        tuple(PositionRange(first=first, last=last) for first, last in runs[chosen])
+        for chosen in (True, False)
+    )
+    return selected, omitted
 
 
 def _segments(state: ThreadState, chosen: set[int]) -> Iterator[tuple[int, int, bool]]:
