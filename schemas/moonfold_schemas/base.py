@@ -37,8 +37,16 @@ Bound = Annotated[int, Meta(ge=-(2**53 - 1), le=2**53 - 1)]
 
 Timestamp = Annotated[datetime, Meta(tz=True, description="RFC 3339, UTC")]
 
-Option = str | int | float | bool | None
+ModelName = Annotated[str, Meta(max_length=200)]
+"""Name of a model, as its provider has it."""
+
+OptionName = Annotated[str, Meta(max_length=100)]
+
+Option = Annotated[str, Meta(max_length=200)] | int | float | bool | None
 """Value of a provider's model option, such as a context-window or reasoning setting."""
+
+Options = Annotated[dict[OptionName, Option], Meta(max_length=64)]
+"""A provider's model options by name."""
 
 
 class Wire(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from moonfold_schemas.base import Bound, Id, Option, Sequence, Timestamp, Tokens, Wire
+from moonfold_schemas.base import Bound, Id, ModelName, Options, Sequence, Timestamp, Tokens, Wire
 from moonfold_schemas.items import Item
 
 
@@ -89,8 +89,8 @@ class ConversationStarted(EventBase, tag="conversation.started", frozen=True, kw
 
     conversation_id: Id
     provider: Id
-    model: str | None = None
-    options: dict[str, Option] = field(default_factory=dict)
+    model: ModelName | None = None
+    options: Options = field(default_factory=dict)
     capacity: Bound | None = None
     continues: Id | None = None
 
@@ -99,21 +99,26 @@ class ModelSelected(EventBase, tag="model.selected", frozen=True, kw_only=True):
     """Another model, or other options, from here on (R18)."""
 
     conversation_id: Id
-    model: str | None = None
-    options: dict[str, Option] = field(default_factory=dict)
+    model: ModelName | None = None
+    options: Options = field(default_factory=dict)
     capacity: Bound | None = None
 
 
 class UsageReported(EventBase, tag="usage.reported", frozen=True, kw_only=True):
-    """Telemetry of a provider: tokens in its context now, its maximum, its compaction threshold.
+    """Telemetry of a provider: tokens in its context, its maximum, its compaction threshold.
 
-    A maximum or threshold of zero or less means unknown.
+    A maximum or threshold of zero or less means unknown. A report that comes late says by
+    `described_at` which sequence it describes (its own by default), and by `model` and `options` which
+    selection it was measured under (the one in force by default).
     """
 
     conversation_id: Id
     used_tokens: Tokens
     max_tokens: Bound | None = None
     compact_threshold: Bound | None = None
+    described_at: Sequence | None = None
+    model: ModelName | None = None
+    options: Options | None = None
 
 
 class ConversationCompacted(EventBase, tag="conversation.compacted", frozen=True, kw_only=True):
@@ -137,11 +142,12 @@ class ThreadForked(EventBase, tag="thread.forked", frozen=True, kw_only=True):
 
 
 class HandoffDelivered(EventBase, tag="handoff.delivered", frozen=True, kw_only=True):
-    """A conversation was given the thread's history up to `through`."""
+    """A conversation was given the thread's history up to `through`, charged at `tokens`."""
 
     conversation_id: Id
     through: Sequence
     request_id: Id | None = None
+    tokens: Tokens | None = None
 
 
 class OpaqueEvent(EventBase, tag="opaque", frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from moonfold_schemas.base import Bound, Id, Option, Sequence, Tokens, Wire
+from moonfold_schemas.base import Bound, Id, ModelName, Options, Sequence, Tokens, Wire
 from moonfold_schemas.events import Limit
 from moonfold_schemas.items import AttachmentKind
 
@@ -29,8 +29,8 @@ class Target(Wire, frozen=True, kw_only=True):
 
     provider: Id
     instance: Id | None = None
-    model: str | None = None
-    options: dict[str, Option] = field(default_factory=dict)
+    model: ModelName | None = None
+    options: Options = field(default_factory=dict)
     capacity: Bound | None = None
     version: str | None = None
     conversation_id: Id | None = None

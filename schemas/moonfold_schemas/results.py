@@ -30,6 +30,9 @@ class Origin(StrEnum):
     TELEMETRY = "telemetry"
     COMPACT_THRESHOLD = "compact_threshold"
     KNOWN_CAPACITY = "known_capacity"
+    OPTION = "option"
+    OPERATOR = "operator"
+    CATALOGUE = "catalogue"
     ASSUMED = "assumed"
     ESTIMATED = "estimated"
     FRESH = "fresh"
@@ -145,7 +148,10 @@ class ResultBase(Wire, tag_field="type", frozen=True, kw_only=True, omit_default
 
 
 class HandoffReady(ResultBase, tag="handoff.ready", frozen=True, kw_only=True):
-    """The handoff: one selection in two deliveries (R5, R6); `delivery` names this target's."""
+    """The handoff: one selection in two deliveries (R5, R6); `delivery` names this target's.
+
+    A thread without items that can travel has nothing to deliver: `items` and `text` are empty.
+    """
 
     target: Target
     coverage: Coverage

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -32,6 +34,7 @@ from helpers.building import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from moonfold_handoff.context import conversations
 from moonfold_handoff.context import fold as folding
 from moonfold_handoff.context.accounting import (
     literal_bytes,
@@ -52,8 +55,10 @@ from moonfold_schemas.events import (
     ModelSelected,
     OpaqueEvent,
     ThreadEvent,
+    TurnEnded,
     TurnsRolledBack,
     TurnStarted,
+    TurnStatus,
 )
 from moonfold_schemas.items import FileChangeKind, Item, ItemStatus
 from moonfold_schemas.results import Delivery
@@ -99,13 +104,16 @@ items: st.SearchStrategy[Item] = st.one_of(
 names = st.sampled_from(["a", "b", "c", "d", "e"])
 models = st.sampled_from(["large", "small"])
 bounds = st.none() | st.integers(-1, 200_000)
+sizes = st.none() | st.integers(0, 64_000)
 events: st.SearchStrategy[ThreadEvent] = st.one_of(
     st.just(TurnStarted(turn_id="turn")),
     st.builds(started, names, model=models, capacity=bounds),
     st.builds(ModelSelected, conversation_id=names, model=models, capacity=bounds),
     st.builds(usage, st.integers(0, 200_000), names, max_tokens=bounds, compact_threshold=bounds),
+    st.builds(usage, st.just(5), names, described_at=st.integers(0, 40), model=models),
     st.builds(ConversationCompacted, conversation_id=names, used_tokens=st.none() | st.just(77)),
-    st.builds(HandoffDelivered, conversation_id=names, through=st.just(1)),
+    st.builds(HandoffDelivered, conversation_id=names, through=st.just(1), tokens=sizes),
+    st.just(TurnEnded(turn_id="turn", status=TurnStatus.COMPLETED)),
     st.builds(OpaqueEvent, size=st.integers(0, 9_999)),
 )
 again = st.builds(Again, st.integers(0, 99), words.filter(bool))
@@ -151,8 +159,13 @@ allowances = st.integers(0, 300) | st.integers(300, 2_500) | st.integers(2_500, 
 thorough = settings(max_examples=250, deadline=None)
 
 
-def small_windows() -> Any:
-    return mock.patch.multiple(folding, WINDOW_ITEMS=6, WINDOW_BYTES=3_000, MAX_CONVERSATIONS=3)
+@contextmanager
+def small_windows() -> Iterator[None]:
+    with (
+        mock.patch.multiple(folding, WINDOW_ITEMS=6, WINDOW_BYTES=3_000),
+        mock.patch.multiple(conversations, MAX_CONVERSATIONS=3, MAX_WINDOWS=2, RECENT_ITEMS=3),
+    ):
+        yield
 
 
 def in_pieces(entries: list[Entry], ends: list[int]) -> ThreadState:
@@ -207,6 +220,8 @@ def test_the_state_is_what_the_log_means(history: Log) -> None:
     assert state.last_answer == (answers[-1] if answers else None)
     assert len(state.window) <= 6
     assert len(state.conversations) <= 3
+    assert len(state.windows) <= 2
+    assert len(state.recent) <= 3
 
 
 @thorough

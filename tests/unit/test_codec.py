@@ -170,10 +170,11 @@ def test_nul_and_other_control_characters_survive() -> None:
 
 def test_defaults_stay_off_the_wire_except_in_results() -> None:
     assert encode(TurnStarted(turn_id="t")) == b'{"type":"turn.started","turn_id":"t"}'
-    assert json.loads(encode(HandoffWaiting(request_id="r", retry_after=1.0))) == {
+    waiting = HandoffWaiting(request_id="r", session_id="s", retry_after=1.0)
+    assert json.loads(encode(waiting)) == {
         "type": "handoff.waiting",
         "request_id": "r",
-        "session_id": None,
+        "session_id": "s",
         "thread_id": None,
         "created_at": None,
         "duration_ms": None,

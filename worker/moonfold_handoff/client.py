@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -16,6 +15,7 @@ from moonfold_handoff.services import Services, open_services
 from moonfold_handoff.settings import Settings
 from moonfold_handoff.store import keys, log, queue, results
 from moonfold_handoff.store.connection import TRANSIENT
+from moonfold_handoff.tasks import end
 from moonfold_schemas import HandoffRequest, HandoffResult, ThreadEvent, decode_request, encode
 from moonfold_schemas.events import TurnEnded
 
@@ -56,9 +56,7 @@ class HandoffClient:
         traceback: TracebackType | None,
     ) -> None:
         if self._listener is not None:
-            self._listener.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._listener
+            await end(self._listener)
             self._listener = None
         self._open = None
         await self._exit.aclose()
@@ -164,6 +162,9 @@ class HandoffClient:
                 # What was published meanwhile is found by looking, whatever became of the stream.
                 self._tell(*self._waiting)
                 continue
+            if not news:
+                # A request of another session is told to that one, and found here by looking, too.
+                self._tell(*self._waiting)
             for _, entries in news:
                 position = entries[-1][0]
                 self._tell(*(fields[b"request_id"].decode() for _, fields in entries))

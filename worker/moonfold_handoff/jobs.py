@@ -120,6 +120,7 @@ async def abandon(
     if result is None:
         logger.warning("job_rejected", function=function, code=error.code.value)
         return
+    structlog.contextvars.bind_contextvars(request_id=result.request_id, thread_id=result.thread_id)
     published = await results.publish(services.redis, result, ttl=services.settings.result_ttl)
     _report(result, published=published)
 
@@ -158,7 +159,7 @@ async def _handoff(
     services: Services, request: HandoffRequest, state: ThreadState, target: Target
 ) -> HandoffReady:
     cap = services.settings.cap(request.token_cap)
-    budget = compute_budget(state, target, request.request, cap)
+    budget = compute_budget(state, target, request.request, cap, services.catalogue)
     selection = select(state, request.thread_id, budget.allowance)
     contents = await _contents(services, request.thread_id, state, selection)
     rendering = render(selection, contents, secrets.token_bytes(MARK_SEED_BYTES))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from redis.asyncio import Redis
 
+from moonfold_handoff.context.capacity import NOTHING_KNOWN, Catalogue
 from moonfold_handoff.embedded import EmbeddedServer
 from moonfold_handoff.settings import Settings
 from moonfold_handoff.store.connection import connect
@@ -21,11 +22,13 @@ class Services:
         redis: the server of queues and results.
         threads: the server of thread logs and states, often the same.
         settings: what the environment says.
+        catalogue: context windows of models.
     """
 
     redis: Redis
     threads: Redis
     settings: Settings
+    catalogue: Catalogue = NOTHING_KNOWN
 
 
 @asynccontextmanager
@@ -43,18 +46,21 @@ async def server_url(settings: Settings) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def open_services(settings: Settings, *, name: str) -> AsyncIterator[Services]:
+async def open_services(
+    settings: Settings, *, name: str, catalogue: Catalogue = NOTHING_KNOWN
+) -> AsyncIterator[Services]:
     """Open the connections, and close them at the end.
 
     Args:
         settings: what the environment says.
         name: what the server's client list shows.
+        catalogue: context windows of models, for those who build handoffs.
     """
     async with server_url(settings) as url:
         redis = connect(url, name=name)
         threads = connect(settings.threads_url, name=name) if settings.threads_url else redis
         try:
-            yield Services(redis, threads, settings)
+            yield Services(redis, threads, settings, catalogue)
         finally:
             await redis.aclose()
             if threads is not redis:

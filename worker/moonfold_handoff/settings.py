@@ -10,12 +10,14 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from moonfold_handoff.context.budget import DEFAULT_CAP, MAX_CAP, MIN_CAP, clamp_cap
 from moonfold_schemas.results import Figure, Origin
 
 DAY = 24 * 3600  # seconds
+CENTURY = 36_525 * DAY  # the server's clock has an end
 MEBIBYTE = 1024 * 1024  # bytes
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": DAY}
@@ -33,22 +35,23 @@ class Setting:
 
 
 def _seconds(text: str) -> int:
-    match = re.fullmatch(r"(\d+)\s*([smhd]?)", text.strip().lower())
-    if match is None or int(match[1]) == 0:
+    match = re.fullmatch(r"([0-9]{1,12})\s*([smhd]?)", text.strip().lower())
+    seconds = int(match[1]) * _UNITS[match[2]] if match else 0
+    if not 0 < seconds <= CENTURY:
         raise ValueError("a duration such as 3600, 12h or 30d")
-    return int(match[1]) * _UNITS[match[2]]
+    return seconds
 
 
 def _count(text: str) -> int:
     digits = text.strip().replace("_", "").replace(",", "")
-    if not digits.isascii() or not digits.isdigit() or int(digits) == 0:
+    if not re.fullmatch(r"[0-9]{1,18}", digits) or int(digits) == 0:
         raise ValueError("a positive whole number")
     return int(digits)
 
 
 def _cap(text: str) -> int:
     digits = text.strip().replace("_", "").replace(",", "")
-    if not re.fullmatch(r"-?[0-9]+", digits):
+    if not re.fullmatch(r"-?[0-9]{1,18}", digits):
         raise ValueError("a whole number of tokens")
     return clamp_cap(int(digits))
 
@@ -96,6 +99,12 @@ SETTINGS = {
     "max_event_bytes": Setting(
         "MOONFOLD_MAX_EVENT_BYTES", 8 * MEBIBYTE, _count, "largest event accepted, in bytes"
     ),
+    "model_windows": Setting(
+        "MOONFOLD_MODEL_WINDOWS",
+        None,
+        Path,
+        "file of context windows that come before the built-in ones (the form of windows.toml)",
+    ),
     "metrics_address": Setting(
         "MOONFOLD_METRICS_ADDRESS", None, _address, "where metrics are served; unset: nowhere"
     ),
@@ -130,6 +139,7 @@ class Settings:
     thread_ttl: int = 30 * DAY
     result_ttl: int = DAY
     max_event_bytes: int = 8 * MEBIBYTE
+    model_windows: Path | None = None
     metrics_address: str | None = None
     log_format: str = "auto"
     log_level: str = "info"

@@ -22,23 +22,28 @@ from arq.constants import in_progress_key_prefix
 from arq.worker import Function, Retry, Worker, func
 
 from moonfold_handoff import jobs
+from moonfold_handoff.catalogue import load_catalogue
 from moonfold_handoff.embedded import EmbeddedServer
 from moonfold_handoff.errors import HandoffError, InvalidRequestError
 from moonfold_handoff.services import Services, open_services
 from moonfold_handoff.settings import Settings
-from moonfold_handoff.store import keys
-from moonfold_handoff.store.connection import TRANSIENT
-from moonfold_handoff.store.queue import BUILD_HANDOFF, FOLD_THREAD, Job
+from moonfold_handoff.store import keys, rejected
+from moonfold_handoff.store.connection import RedisError
+from moonfold_handoff.store.queue import BUILD_HANDOFF, FOLD_THREAD, Job, Time
 from moonfold_handoff.store.scripts import worker_script
+from moonfold_handoff.tasks import end
 from moonfold_schemas import WireError
 from moonfold_schemas.codec import parse
 
+NAME = "moonfold-worker"  # in the server's client list
 IDLE_POLL = 0.5  # seconds between looks at the queue when nothing wakes the worker
 JOB_SECONDS = 20  # a job that takes longer is tried again; after `kill -9` a job waits 10 s more
 STOP_SECONDS = 10.0  # what running jobs get at shutdown before they are given back
+GIVE_BACK_SECONDS = 1.0  # what a cancelled job gets to let its claim go
 ATTEMPTS = 5  # of a job that meets errors of the server
 ATTEMPTS_EVER = 20  # shutdowns count as attempts, too
 RETRY_BASE = 0.2  # seconds before the second attempt, doubled each time
+RETRY_CAP = 30  # seconds between attempts at most
 HANDOFF_JOBS = 32  # running at once
 BACKGROUND_JOBS = 8
 READ_LIMIT = (
@@ -46,6 +51,9 @@ READ_LIMIT = (
 )
 HEALTH_SECONDS = 30
 LISTEN_SECONDS = 10  # one wait for a hint
+
+TROUBLE = (RedisError, OSError)
+"""Whatever a server answers in place of its work: away, loading, full, read-only after a failover."""
 
 _claim = worker_script("claim")
 _encode = msgspec.json.Encoder(enc_hook=lambda value: type(value).__name__).encode
@@ -85,40 +93,39 @@ class WakeWorker(Worker):
         )
         self._services = services
         self._wake = asyncio.Event()
+        self._claiming = asyncio.Lock()
         self._more_waiting = False
+        self._listener: asyncio.Task[None] | None = None
 
     async def main(self) -> None:
         """Run until cancelled."""
-        listener = asyncio.create_task(self._listen())
-        try:
-            await super().main()
-        finally:
-            listener.cancel()
-            with suppress(asyncio.CancelledError):
-                await listener
+        self._listener = asyncio.create_task(self._listen())
+        await super().main()
 
     async def stop(self, grace: float = STOP_SECONDS) -> None:
         """Take no more jobs; let the running ones finish for `grace` seconds, give the rest back."""
         self.allow_pick_jobs = False
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace), self._claiming:
+                pass  # a claim under way brings jobs that run, too
         running = list(self.tasks.values())
         if running:
             _, unfinished = await asyncio.wait(running, timeout=grace)
-            for task in unfinished:
-                task.cancel()
-            await asyncio.gather(*unfinished, return_exceptions=True)
+            await asyncio.gather(*(end(task, GIVE_BACK_SECONDS) for task in unfinished))
             logger.info("queue_stopped", queue=self.queue_name, given_back=len(unfinished))
-        if self.main_task is not None:
-            self.main_task.cancel()
-            await asyncio.gather(self.main_task, return_exceptions=True)
-        with suppress(*TRANSIENT):
+        for task in (self.main_task, self._listener):
+            if task is not None:
+                await end(task)
+        with suppress(*TROUBLE):
             await self.pool.delete(self.health_check_key)
 
     async def run_job(self, job_id: str, score: int) -> None:
         """Run a claimed job; where the server goes away meanwhile, let the claim go when it is back."""
+        structlog.contextvars.bind_contextvars(job_id=job_id)
         try:
             await super().run_job(job_id, score)
-        except TRANSIENT as error:
-            logger.warning("redis_lost_during_job", job_id=job_id, error=type(error).__name__)
+        except TROUBLE as error:
+            logger.warning("redis_lost_during_job", error=type(error).__name__)
             await self._release(job_id)
         except asyncio.CancelledError:
             await asyncio.shield(self._release(job_id))
@@ -137,9 +144,10 @@ class WakeWorker(Worker):
         # Cleared before the queue is read: what is enqueued after the read sets it again.
         self._wake.clear()
         try:
-            await self._start_claimed()
+            async with self._claiming:
+                await self._start_claimed()
             await self.record_health()
-        except TRANSIENT as error:
+        except TROUBLE as error:
             logger.warning("redis_unavailable", error=type(error).__name__)
             await asyncio.sleep(IDLE_POLL)
             return
@@ -164,7 +172,11 @@ class WakeWorker(Worker):
             ),
         )
         for raw_id, score in zip(claimed[::2], claimed[1::2], strict=True):
-            job_id = raw_id.decode()
+            try:
+                job_id = raw_id.decode()
+            except UnicodeDecodeError:
+                await self._refuse(raw_id)
+                continue
             task = self.loop.create_task(self.run_job(job_id, int(float(score))))
             self.tasks[job_id] = task
             task.add_done_callback(partial(self._collect, job_id))
@@ -177,11 +189,24 @@ class WakeWorker(Worker):
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("job_crashed", job_id=job_id, exc_info=error)
 
+    async def _refuse(self, raw_id: bytes) -> None:
+        """Take a job off the queue whose id no key can be made of."""
+        reason = "The job's id is not UTF-8."
+        job_id = raw_id.decode(errors="backslashreplace")
+        await rejected.reject(
+            self.pool, job_id=job_id, function=BUILD_HANDOFF, reason=reason, argument=b""
+        )
+        await self.pool.zrem(self.queue_name, raw_id)
+        await self.pool.delete(in_progress_key_prefix.encode() + raw_id)
+
     async def _release(self, job_id: str) -> None:
+        """Let a claim go; at shutdown without a server it is left to expire."""
         while True:
             try:
                 await self.pool.delete(in_progress_key_prefix + job_id)
-            except TRANSIENT:
+            except TROUBLE:
+                if not self.allow_pick_jobs:
+                    return
                 await asyncio.sleep(IDLE_POLL)
             else:
                 self._wake.set()
@@ -196,7 +221,7 @@ class WakeWorker(Worker):
                     while True:
                         if await hints.get_message(timeout=LISTEN_SECONDS) is not None:
                             self._wake.set()
-            except TRANSIENT as error:
+            except TROUBLE as error:
                 logger.warning("hints_lost", queue=self.queue_name, error=type(error).__name__)
                 await asyncio.sleep(IDLE_POLL)
 
@@ -205,10 +230,12 @@ async def run(settings: Settings, stop: asyncio.Event, ready: asyncio.Event | No
     """Run both queues until `stop` is set, then finish or give back what is running.
 
     Raises:
+        CatalogueError: the operator's file of context windows cannot be used.
         EmbeddedServerError: the embedded server cannot be used here.
         RedisError, OSError: the server cannot be reached at the start.
     """
-    async with open_services(settings, name="moonfold-worker") as services:
+    catalogue = await asyncio.to_thread(load_catalogue, settings.model_windows)
+    async with open_services(settings, name=NAME, catalogue=catalogue) as services:
         await services.redis.ping()
         workers = [
             WakeWorker(services, keys.HANDOFFS, HANDOFF_JOBS),
@@ -260,7 +287,7 @@ class _LenientJob(msgspec.Struct):
 
     f: str
     a: list[Any]
-    et: int = 0
+    et: Time = 0
     t: int | None = None
 
     def as_job(self) -> Job:
@@ -278,10 +305,10 @@ def _function(name: str, coroutine: JobCoroutine) -> Function:
         try:
             async with asyncio.timeout(JOB_SECONDS - 1):
                 await coroutine(services, job_id, argument)
-        except TRANSIENT as error:
+        except TROUBLE as error:
             logger.warning("job_retried", function=name, error=type(error).__name__)
             if attempt < ATTEMPTS:
-                raise Retry(defer=RETRY_BASE * 2 ** (attempt - 1)) from error
+                raise Retry(defer=_pause(attempt)) from error
             failure = HandoffError(f"Given up after {attempt} attempts; the server did not answer.")
         except Exception:
             logger.exception("job_failed", function=name)
@@ -292,10 +319,14 @@ def _function(name: str, coroutine: JobCoroutine) -> Function:
             await jobs.abandon(
                 services, job_id=job_id, function=name, argument=argument, error=failure
             )
-        except TRANSIENT as error:
-            raise Retry(defer=RETRY_BASE * 2**attempt) from error
+        except TROUBLE as error:
+            raise Retry(defer=_pause(attempt)) from error
 
     return func(run_one, name=name, keep_result=0, timeout=JOB_SECONDS, max_tries=ATTEMPTS_EVER)
+
+
+def _pause(attempt: int) -> float:
+    return min(RETRY_CAP, RETRY_BASE * 2.0 ** (attempt - 1))
 
 
 def _given_up(raw: bytes | None) -> tuple[str, bytes, HandoffError]:
@@ -306,11 +337,21 @@ def _given_up(raw: bytes | None) -> tuple[str, bytes, HandoffError]:
     try:
         job = deserialize_job(raw)
     except WireError:
-        return BUILD_HANDOFF, raw, InvalidRequestError("The job cannot be read.")
+        return BUILD_HANDOFF, _argument_of(raw), InvalidRequestError("The job cannot be read.")
     argument = bytes(job["a"][0]) if job["a"] else b""
     if job["f"] not in {BUILD_HANDOFF, FOLD_THREAD}:
         return BUILD_HANDOFF, argument, InvalidRequestError("The job names an unknown function.")
     return job["f"], argument, HandoffError("Given up after too many attempts.")
+
+
+def _argument_of(raw: bytes) -> bytes:
+    """Return the argument of a job that is otherwise unreadable, so that its session is answered."""
+    try:
+        document = parse(raw)
+    except WireError:
+        return raw
+    arguments = document.get("a") if isinstance(document, dict) else None
+    return _encode(arguments[0]) if isinstance(arguments, list) and arguments else raw
 
 
 WORKER_OPTIONS: dict[str, Any] = {
@@ -355,8 +396,10 @@ def _redis_settings(settings: Settings) -> RedisSettings:
 
 async def _open(ctx: dict[str, Any]) -> None:
     ctx["exit"] = AsyncExitStack()
+    settings = Settings.from_environment()
+    catalogue = await asyncio.to_thread(load_catalogue, settings.model_windows)
     ctx["services"] = await ctx["exit"].enter_async_context(
-        open_services(Settings.from_environment(), name="moonfold-worker")
+        open_services(settings, name=NAME, catalogue=catalogue)
     )
 
 

@@ -72,6 +72,7 @@ SCREENSHOTS = "Compare these screenshots"
         (Case(window=None, used=23_000, maximum=24_000), 0),
         (Case(cap=2_000), 2_000),
         (Case(cap=64_000, window=1_000_000, text="x" * 70_000, images=1), 64_000),
+        (Case(cap=64_000, window=1_000_000, text="x" * 70_000, images=1, used=0), 64_000),
         (Case(window=None), 16_000),
         (Case(window=None, images=9, text=SCREENSHOTS), 16_000),
         (Case(window=None, images=10, text=SCREENSHOTS), 14_053),
@@ -98,7 +99,7 @@ def test_a_maximum_or_threshold_of_zero_or_less_is_unknown(unknown: int | None) 
     [
         (
             Case(window=50_000, maximum=60_000, threshold=70_000),
-            Figure(value=50_000, origin=Origin.KNOWN_CAPACITY),
+            Figure(value=50_000, origin=Origin.REQUEST),
         ),
         (
             Case(window=60_000, maximum=50_000, threshold=70_000),
@@ -114,7 +115,7 @@ def test_a_maximum_or_threshold_of_zero_or_less_is_unknown(unknown: int | None) 
         ),
         (
             Case(window=1_000_000, maximum=0, threshold=0),
-            Figure(value=1_000_000, origin=Origin.KNOWN_CAPACITY),
+            Figure(value=1_000_000, origin=Origin.REQUEST),
         ),
     ],
     ids=str,
@@ -128,7 +129,7 @@ def test_every_input_is_shown_with_its_origin() -> None:
     assert budget == Budget(
         cap=Figure(value=16_000, origin=Origin.SETTING),
         ceiling=Figure(value=64_000, origin=Origin.RULE),
-        window=Figure(value=32_000, origin=Origin.KNOWN_CAPACITY),
+        window=Figure(value=32_000, origin=Origin.REQUEST),
         existing=Figure(value=5_000, origin=Origin.TELEMETRY),
         request=Figure(value=10, origin=Origin.REQUEST),
         attachments=Figure(value=12_288, origin=Origin.REQUEST),
@@ -226,24 +227,29 @@ def test_saved_activity_stands_in_for_missing_telemetry() -> None:
     assert existing_of(state, conversation_id="c") == Figure(value=999, origin=Origin.ESTIMATED)
 
 
-@pytest.mark.parametrize("event", [{"capacity": 32_000}, {}])
-def test_a_fresh_conversation_keeps_the_known_capacity_of_its_selection(
-    event: dict[str, Any],
+@pytest.mark.parametrize(
+    ("told", "measured", "origin"),
+    [(32_000, None, Origin.KNOWN_CAPACITY), (None, 32_000, Origin.TELEMETRY)],
+)
+@pytest.mark.parametrize("chosen", [{}, {"conversation_id": "fresh"}], ids=str)
+def test_a_fresh_conversation_keeps_what_is_known_of_its_selection(
+    told: int | None, measured: int | None, origin: Origin, chosen: dict[str, Any]
 ) -> None:
-    state = state_of(started(**event), usage(9, max_tokens=None if event else 32_000))
-    assert window_of(state) == Figure(value=32_000, origin=Origin.KNOWN_CAPACITY)
-
-
-def test_so_does_one_whose_start_is_recorded_already() -> None:
-    state = state_of(started(), usage(9, max_tokens=32_000), started("fresh"))
-    known = Figure(value=32_000, origin=Origin.KNOWN_CAPACITY)
-    assert window_of(state, conversation_id="fresh") == known
-    assert existing_of(state, conversation_id="fresh").value == 0
+    state = state_of(
+        started(capacity=told), usage(581_117, max_tokens=measured), *map(started, chosen.values())
+    )
+    assert window_of(state, **chosen) == Figure(value=32_000, origin=origin)
+    assert existing_of(state, **chosen).value == 0
 
 
 @pytest.mark.parametrize(
     "target",
-    [{"provider": "claude-code"}, {"model": "small"}, {"model": None}, {"options": {"1m": True}}],
+    [
+        {"provider": "claude-code"},
+        {"model": "small"},
+        {"model": None},
+        {"options": {"model_auto_compact_token_limit": 9}},
+    ],
     ids=str,
 )
 def test_capacities_of_other_selections_say_nothing(target: dict[str, Any]) -> None:

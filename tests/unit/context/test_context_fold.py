@@ -27,9 +27,9 @@ from helpers.building import (
     user,
 )
 
+from moonfold_handoff.context.conversations import MAX_CONVERSATIONS
 from moonfold_handoff.context.fold import RebuildNeededError, adopt, fold, surviving
 from moonfold_handoff.context.state import (
-    MAX_CONVERSATIONS,
     STATE_VERSION,
     WINDOW_BYTES,
     WINDOW_ITEMS,
@@ -37,6 +37,7 @@ from moonfold_handoff.context.state import (
     Conversation,
     ItemRef,
     Kind,
+    KnownWindow,
     Progress,
     ThreadState,
 )
@@ -286,7 +287,7 @@ def test_a_rollback_takes_back_what_came_after() -> None:
 
 def test_a_rollback_to_zero_leaves_nothing() -> None:
     state = log(user("one"), assistant("a"), rolled_back(0)).state
-    assert state == ThreadState(through=3)
+    assert state == ThreadState(through=3, recent=((1, 3), (2, 1)))
 
 
 def test_after_a_rollback_to_zero_the_thread_begins_anew() -> None:
@@ -379,13 +380,15 @@ def test_events_other_than_items_survive_rollbacks() -> None:
 
 
 def test_a_conversation_starts_with_what_is_known_of_it() -> None:
-    state = state_of(started(options={"effort": "high"}, capacity=200_000))
+    options = {"effort": "high", "model_context_window": 200_000}
+    state = state_of(started(options=options, capacity=190_000))
     assert only(state) == Conversation(
         conversation_id="c",
         provider="codex",
         model="large",
-        options={"effort": "high"},
-        capacity=200_000,
+        options={"model_context_window": 200_000},
+        capacity=190_000,
+        selected_at=1,
     )
 
 
@@ -410,9 +413,10 @@ def test_unknown_activity_counts_by_its_size() -> None:
 
 
 def test_a_report_replaces_the_one_before() -> None:
-    state = state_of(started(), usage(5, max_tokens=100, compact_threshold=90), usage(7))
+    first = usage(5, max_tokens=100, compact_threshold=90)
+    state = state_of(started(), first, usage(7, max_tokens=80, compact_threshold=70))
     known = only(state)
-    assert (known.used_tokens, known.max_tokens, known.compact_threshold) == (7, None, None)
+    assert (known.used_tokens, known.max_tokens, known.compact_threshold) == (7, 80, 70)
 
 
 def test_starting_a_conversation_again_clears_its_usage() -> None:
@@ -421,20 +425,26 @@ def test_starting_a_conversation_again_clears_its_usage() -> None:
     assert (known.used_tokens, known.compact_threshold, known.estimated_tokens) == (None, None, 0)
 
 
-def test_starting_a_conversation_again_keeps_its_known_capacity() -> None:
-    state = state_of(started(capacity=32_000), usage(5, max_tokens=30_000), started())
-    assert (only(state).capacity, only(state).max_tokens) == (32_000, 30_000)
-    assert only(state_of(started(capacity=32_000), started(capacity=64_000))).capacity == 64_000
-
-
-@pytest.mark.parametrize("change", [{"model": "small"}, {"options": {"1m": True}}], ids=str)
-def test_but_not_the_capacity_of_another_selection(change: dict[str, Any]) -> None:
-    state = state_of(started(capacity=32_000), usage(5, max_tokens=30_000), started(**change))
-    assert (only(state).capacity, only(state).max_tokens) == (None, None)
+def test_starting_a_conversation_again_keeps_what_is_known_of_its_window() -> None:
+    again = state_of(started(capacity=32_000), usage(5, max_tokens=30_000), started())
+    assert again.windows[only(again).selection] == KnownWindow(told=32_000, measured=30_000)
+    corrected = state_of(started(capacity=32_000), started(capacity=64_000))
+    assert corrected.windows[only(corrected).selection].told == 64_000
 
 
 @pytest.mark.parametrize(
-    "change", [{"model": "small"}, {"model": "large", "options": {"1m": True}}, {}], ids=str
+    "change", [{"model": "small"}, {"options": {"context_window": 9}}], ids=str
+)
+def test_but_not_of_another_selections(change: dict[str, Any]) -> None:
+    state = state_of(started(capacity=32_000), usage(5, max_tokens=30_000), started(**change))
+    assert (only(state).capacity, only(state).max_tokens) == (None, None)
+    assert only(state).selection not in state.windows
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"model": "small"}, {"model": "large", "options": {"context_window": 9}}, {}],
+    ids=str,
 )
 def test_another_model_or_other_options_discard_usage_and_capacity(change: dict[str, Any]) -> None:
     selected = ModelSelected(conversation_id="c", **change)
@@ -474,17 +484,18 @@ def test_a_report_does_not_move_the_thread_to_another_conversation() -> None:
     assert [c.estimated_tokens for c in state.conversations] == [0, 3]
 
 
-@pytest.mark.parametrize(("used", "estimated"), [(None, 2), (30, 32)])
-def test_compaction_starts_the_count_anew(used: int | None, estimated: int) -> None:
+@pytest.mark.parametrize(("size", "estimated"), [(None, 2), (0, 2), (30, 32)])
+def test_compaction_starts_the_count_anew(size: int | None, estimated: int) -> None:
     state = state_of(
         started(),
         user("x" * 500),
         usage(900, max_tokens=1_000),
-        ConversationCompacted(conversation_id="c", used_tokens=used),
+        ConversationCompacted(conversation_id="c", used_tokens=size),
         assistant("ok"),
     )
     known = only(state)
-    assert (known.used_tokens, known.estimated_tokens, known.max_tokens) == (used, estimated, 1_000)
+    assert (known.used_tokens, known.max_tokens) == (None, 1_000)
+    assert known.estimated_tokens == known.held == estimated
 
 
 @pytest.mark.parametrize(
@@ -514,10 +525,11 @@ def test_only_the_most_recent_conversations_are_kept() -> None:
 
 
 def test_a_fork_has_its_parents_items_and_none_of_its_conversations() -> None:
-    parent = state_of(started(), user("one"), assistant("a"))
+    parent = state_of(started(capacity=9), user("one"), assistant("a"))
     fork = adopt(parent, "parent")
-    assert fork.conversations == ()
+    assert (fork.conversations, fork.recent, fork.pending_request) == ((), (), 0)
     assert (fork.window, fork.items, fork.through) == (parent.window, 2, 3)
+    assert fork.windows == parent.windows != {}
     assert fork.lineage == (Ancestor(thread_id="parent", through=3),)
 
 

@@ -13,22 +13,29 @@ from helpers.building import (
     error,
     file_change,
     hand_off,
+    json_bytes,
     log,
     meant,
     plan,
     reasoning,
     spans,
+    started,
     state_of,
+    usage,
     user,
 )
 
+from moonfold_handoff.context.budget import compute_budget
 from moonfold_handoff.context.preamble import plan_preamble
 from moonfold_handoff.context.selection import Reason, Selection, select
 from moonfold_handoff.context.state import WINDOW_BYTES, ThreadState
 from moonfold_handoff.errors import ReferencesDoNotFitError
 from moonfold_schemas.events import TurnStarted
-from moonfold_schemas.items import Item
-from moonfold_schemas.results import Delivery, FailureCode
+from moonfold_schemas.items import AttachmentKind, Item
+from moonfold_schemas.requests import NewRequest, Target
+from moonfold_schemas.results import Delivery, FailureCode, Figure, Origin
+
+IMAGE = AttachmentKind.IMAGE
 
 
 def choose(state: ThreadState, allowance: int) -> Selection:
@@ -112,6 +119,50 @@ def test_the_pointer_must_fit() -> None:
 def test_without_any_room_the_references_do_not_fit(allowance: int) -> None:
     with pytest.raises(ReferencesDoNotFitError):
         choose(state_of(user("u")), allowance)
+
+
+@pytest.mark.parametrize("length", [1, 36, 200])
+def test_a_nearly_full_conversation_has_room_for_the_pointer_or_says_what_it_lacks(
+    length: int,
+) -> None:
+    thread_id = "t" * length
+    window, reserve, request = 100_000, 25_000, NewRequest(text="Continue", attachments=(IMAGE,))
+    target = Target(provider="codex", model="large", conversation_id="c", capacity=window)
+    pointer_text = f"[mmmm] Earlier conversation: thread {thread_id} to #4; rest by thread_read."
+    needed = json_bytes(f"{pointer_text}\n[mmmm end]")
+    full = window - reserve - json_bytes("Continue") - 8_192  # what may be held if nothing is to go
+
+    def selection(held: int) -> Selection:
+        state = state_of(started(), user("u"), assistant("a"), usage(held))
+        cap = Figure(value=16_000, origin=Origin.DEFAULT)
+        return select(state, thread_id, compute_budget(state, target, request, cap).allowance)
+
+    least = selection(full - needed)
+    assert least.choices == ()
+    assert least.preamble is not None
+    assert not least.preamble.full
+    assert (least.coverage.selected_items, least.coverage.omitted_items) == (0, 2)
+    for available in {needed - 1, needed // 2, 1, 0}:
+        with pytest.raises(ReferencesDoNotFitError) as caught:
+            selection(full - available)
+        assert (caught.value.needed, caught.value.available) == (needed, available)
+        assert str(caught.value) == (
+            f"Not even the reference to the earlier conversation fits: it needs {needed} bytes and "
+            f"{available} are left. Compact the target conversation, or pick a model with a larger "
+            "context window."
+        )
+    with pytest.raises(ReferencesDoNotFitError) as caught:
+        selection(full + 50_000)
+    assert caught.value.available == 0
+
+
+def test_where_there_is_no_history_a_full_conversation_needs_no_room() -> None:
+    state = state_of(started(), usage(581_117))
+    target = Target(provider="codex", model="large", conversation_id="c")
+    cap = Figure(value=16_000, origin=Origin.DEFAULT)
+    budget = compute_budget(state, target, NewRequest(text="Continue"), cap)
+    assert budget.allowance == 0
+    assert select(state, THREAD, budget.allowance).preamble is None
 
 
 # What comes first.

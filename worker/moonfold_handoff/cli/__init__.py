@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import sys
 from typing import Any
 
 import click
 
 from moonfold_handoff import logs
+from moonfold_handoff.catalogue import CatalogueError
 from moonfold_handoff.cli.demo import demo
+from moonfold_handoff.cli.explain import explain
 from moonfold_handoff.cli.handoff import handoff
 from moonfold_handoff.cli.settings import settings
 from moonfold_handoff.cli.worker import worker
@@ -21,6 +25,7 @@ from moonfold_schemas import WireError
 
 EXPECTED = (
     AppendError,
+    CatalogueError,
     EmbeddedServerError,
     InvalidRedisUrlError,
     NoWorkerError,
@@ -38,8 +43,12 @@ class _Group(click.Group):
             return super().invoke(ctx)
         except EXPECTED as error:
             raise click.ClickException(str(error)) from error
-        except (RedisError, OSError) as error:
+        except RedisError as error:
             raise click.ClickException(f"The server cannot be used: {error}") from error
+        except BrokenPipeError:
+            raise  # whoever read the output has enough; click ends quietly
+        except OSError as error:
+            raise click.ClickException(str(error)) from error
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -52,11 +61,18 @@ def main(ctx: click.Context) -> None:
     if it had been there. Start with `moonfold demo`.
     """
     read = Settings.from_environment()
-    # A worker's lines are its output; beside another command's output they are noise.
-    quiet = ctx.invoked_subcommand != "worker" and "log_level" not in read.given
-    logs.configure(format_=read.log_format, level="warning" if quiet else read.log_level)
+    serving = ctx.invoked_subcommand == "worker"
+    # A worker's lines are its output; beside another command's output they are noise: what went wrong
+    # is in the result, and so in the sentence that ends the command.
+    quiet = not serving and "log_level" not in read.given
+    logs.configure(format_=read.log_format, level="error" if quiet else read.log_level)
+    for warning in () if serving else read.warnings:
+        click.echo(f"Warning: {warning}", err=True)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # On a terminal that is not UTF-8, a question mark is better than no output.
+        sys.stdout.reconfigure(errors="replace")
     ctx.obj = read
 
 
-for command in (demo, handoff, settings, worker):
+for command in (demo, explain, handoff, settings, worker):
     main.add_command(command)

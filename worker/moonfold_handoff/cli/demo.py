@@ -8,7 +8,7 @@ from importlib import resources
 import click
 
 from moonfold_handoff.cli import show
-from moonfold_handoff.cli.handoff import exit_unless_ready
+from moonfold_handoff.cli.handoff import MOST, exit_unless_ready
 from moonfold_handoff.settings import Settings
 from moonfold_handoff.transcripts import read_transcript
 from moonfold_handoff.transfer import transfer
@@ -21,7 +21,7 @@ CODEX_VERSION = "0.171.0"
 
 
 @click.command()
-@click.option("--cap", type=click.IntRange(min=1), help="Most tokens of history (1,024-64,000).")
+@click.option("--cap", type=click.IntRange(1, MOST), help="Most tokens of history (1,024-64,000).")
 @click.pass_obj
 def demo(settings: Settings, cap: int | None) -> None:
     """Show a handoff: a recorded Claude Code session hits its limit, Codex goes on.

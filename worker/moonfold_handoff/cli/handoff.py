@@ -25,6 +25,7 @@ PROGRAMS = {
 }
 """Providers a conversation can go to, and the program that runs each."""
 
+MOST = 1_000_000_000  # tokens that a figure on the command line may name
 VERSION_SECONDS = 5  # an agent that does not tell its version in this time is taken as unknown
 
 
@@ -32,9 +33,9 @@ VERSION_SECONDS = 5  # an agent that does not tell its version in this time is t
 @click.argument("session", type=click.Path(path_type=Path, exists=True, dir_okay=False))
 @click.option("--to", "provider", type=click.Choice(list(PROGRAMS)), required=True)
 @click.option("--request", "text", help="What you want next; it stays separate from the history.")
-@click.option("--cap", type=click.IntRange(min=1), help="Most tokens of history (1,024-64,000).")
+@click.option("--cap", type=click.IntRange(1, MOST), help="Most tokens of history (1,024-64,000).")
 @click.option("--model", help="The model that goes on.")
-@click.option("--capacity", type=click.IntRange(min=1), help="Its context window in tokens.")
+@click.option("--capacity", type=click.IntRange(1, MOST), help="Its context window in tokens.")
 @click.option("--agent-version", help="Version of the agent that goes on; asked of it by default.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON, nothing else.")
 @click.option("--text", "as_text", is_flag=True, help="Print the history as text, nothing else.")
@@ -58,6 +59,8 @@ def handoff(
     the queue: with the embedded server this command runs a worker of its own, with
     MOONFOLD_REDIS_URL the workers there build it.
     """
+    if as_json and as_text:
+        raise click.UsageError("--json and --text exclude each other.")
     transcript = read_transcript(session)
     target = Target(
         provider=provider,
@@ -80,7 +83,7 @@ def handoff(
     if as_json:
         click.echo(encode(result))
     elif as_text and isinstance(result, HandoffReady):
-        click.echo(result.text)
+        click.echo(result.text.encode())  # UTF-8 whatever the terminal: another program reads it
     elif isinstance(result, HandoffReady):
         show.ready(transcript, outcome, result)
     exit_unless_ready(outcome, silent=as_json)

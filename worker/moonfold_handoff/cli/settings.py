@@ -23,8 +23,6 @@ def settings(settings: Settings) -> None:
         origin = "environment" if name in settings.given else "default"
         table.add_row(setting.variable, _cell(shown), _cell(setting.default), origin, setting.help)
     Console().print(table)
-    for warning in settings.warnings:
-        click.echo(f"Warning: {warning}", err=True)
 
 
 def _cell(value: object) -> str:

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from moonfold_handoff.context.portable import body, kind_of, label
+from moonfold_handoff.context.preamble import cite
 from moonfold_handoff.transcripts import Transcript
 from moonfold_handoff.transfer import Transfer
 from moonfold_schemas.events import ItemRecorded
@@ -51,7 +52,7 @@ def ready(transcript: Transcript, outcome: Transfer, result: HandoffReady) -> No
     console.print()
     console.print(_left_out(transcript, result.coverage))
     console.print()
-    console.print(_budget(result.budget))
+    console.print(budget_table(result.budget))
 
 
 def next_steps() -> None:
@@ -87,7 +88,7 @@ def _travelled(transcript: Transcript, coverage: Coverage) -> Table:
             str(position),
             label(item) + note,
             f"{len(text.encode()):,}",
-            Text(" ".join(text[: 4 * PREVIEW].split())[:PREVIEW]),
+            Text(_preview(text)),
         )
     return table
 
@@ -97,10 +98,7 @@ def _left_out(transcript: Transcript, coverage: Coverage) -> str:
         isinstance(event, ItemRecorded) and kind_of(event.item) is None
         for event in transcript.events
     )
-    ranges = ", ".join(
-        f"#{span.first}" if span.first == span.last else f"#{span.first}–#{span.last}"
-        for span in coverage.omitted
-    )
+    ranges = ", ".join(map(cite, coverage.omitted))
     omitted = (
         f"{coverage.omitted_items} of {coverage.omitted_items + coverage.selected_items} items"
     )
@@ -110,7 +108,8 @@ def _left_out(transcript: Transcript, coverage: Coverage) -> str:
     )
 
 
-def _budget(budget: Budget) -> Table:
+def budget_table(budget: Budget) -> Table:
+    """Return each input of the allowance with its value and origin."""
     table = Table(
         title="Budget (tokens, one a byte)", title_justify="left", box=None, pad_edge=False
     )
@@ -142,6 +141,12 @@ def _items(transcript: Transcript) -> dict[int, Item]:
         if isinstance(event, ItemRecorded) and kind_of(event.item) is not None:
             items[positions.setdefault(event.item.item_id, sequence)] = event.item
     return items
+
+
+def _preview(text: str) -> str:
+    """Return how a text begins, on one line and without what a terminal would obey."""
+    begins = " ".join(text[: 4 * PREVIEW].split())[:PREVIEW]
+    return "".join(character if character.isprintable() else "�" for character in begins)
 
 
 def _within(position: int, ranges: tuple[PositionRange, ...]) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from moonfold_handoff.context.accounting import literal_bytes
-from moonfold_handoff.context.state import Conversation, ThreadState
+from moonfold_handoff.context.capacity import NOTHING_KNOWN, Catalogue, Selection, positive
+from moonfold_handoff.context.state import Conversation, KnownWindow, ThreadState
 from moonfold_schemas.items import AttachmentKind
 from moonfold_schemas.requests import NewRequest, Target
 from moonfold_schemas.results import Budget, Figure, LimitingInput, Origin
@@ -48,7 +49,11 @@ def reserve_tokens(window: int) -> int:
 
 
 def compute_budget(
-    state: ThreadState, target: Target, request: NewRequest | None, cap: Figure
+    state: ThreadState,
+    target: Target,
+    request: NewRequest | None,
+    cap: Figure,
+    catalogue: Catalogue = NOTHING_KNOWN,
 ) -> Budget:
     """Return the allowance for a handoff to `target`, with each input and its origin.
 
@@ -57,10 +62,11 @@ def compute_budget(
         target: where the thread goes on.
         request: the new request, which has its own room (R4); None when only preparing.
         cap: the operator's or the request's cap, already clamped.
+        catalogue: windows of models that neither the request nor the thread tells of.
     """
     conversation = state.conversation(target.conversation_id)
-    window = _window(state, target, conversation)
-    existing = _existing(target, conversation)
+    window = _window(state, target, conversation, catalogue)
+    existing = _existing(state, target, conversation, request)
     text = request_bytes(request)
     attachments = attachment_tokens(request.attachments if request else ())
     reserve = reserve_tokens(window.value)
@@ -84,36 +90,81 @@ def compute_budget(
     )
 
 
-def _window(state: ThreadState, target: Target, conversation: Conversation | None) -> Figure:
-    """Return the smallest known bound of the target's context, else the assumed window (R16-R19)."""
-    known = [(target.capacity, Origin.KNOWN_CAPACITY)]
-    if conversation is not None:
-        known += [
-            (conversation.capacity, Origin.KNOWN_CAPACITY),
-            (conversation.max_tokens, Origin.TELEMETRY),
-            (conversation.compact_threshold, Origin.COMPACT_THRESHOLD),
-        ]
-    selected = conversation or target
-    known += [
-        (capacity, Origin.KNOWN_CAPACITY)
-        for capacity in state.capacities(selected.provider, selected.model, selected.options)
-    ]
+def _window(
+    state: ThreadState,
+    target: Target,
+    conversation: Conversation | None,
+    catalogue: Catalogue,
+) -> Figure:
+    """Return the smallest known bound of the target's context, else the assumed window (R16-R19, R23)."""
+    selection = _selection(target, conversation)
+    known = state.windows.get(selection.key, KnownWindow())
+    told = positive(target.capacity)
+    bounds = [_capacity(told, conversation, known, selection, catalogue)]
+    # What was measured under the same selection in an earlier conversation still constrains a fresh one.
+    bounds.append((known.measured, Origin.TELEMETRY))
+    if conversation is not None and conversation.selection == selection.key:
+        bounds.append((conversation.max_tokens, Origin.TELEMETRY))
+        bounds.append((conversation.compact_threshold, Origin.COMPACT_THRESHOLD))
     figures = [
-        Figure(value=value, origin=origin)
-        for value, origin in known
-        if value is not None and value > 0
+        Figure(value=tokens, origin=origin)
+        for tokens, origin in bounds
+        if tokens is not None and tokens > 0
     ]
     if not figures:
         return Figure(value=ASSUMED_WINDOW, origin=Origin.ASSUMED)
     return min(figures, key=lambda figure: figure.value)
 
 
-def _existing(target: Target, conversation: Conversation | None) -> Figure:
-    """Return what the target's conversation already holds (R16, R17, R22)."""
+def _capacity(
+    told: int | None,
+    conversation: Conversation | None,
+    known: KnownWindow,
+    selection: Selection,
+    catalogue: Catalogue,
+) -> tuple[int | None, Origin]:
+    """Return the known capacity: the request's, else the session's, else the catalogue's."""
+    if told is not None:
+        return told, Origin.REQUEST
+    if (
+        conversation is not None
+        and conversation.selection == selection.key
+        and conversation.capacity
+    ):
+        return conversation.capacity, Origin.KNOWN_CAPACITY
+    if known.told is not None:
+        return known.told, Origin.KNOWN_CAPACITY
+    listed = catalogue.window(selection.provider, selection.model, selection.options)
+    return (None, Origin.ASSUMED) if listed is None else (listed.tokens, listed.origin)
+
+
+def _selection(target: Target, conversation: Conversation | None) -> Selection:
+    """Return provider, model and options that go on: what the request leaves out stays as it was."""
+    if conversation is None or conversation.provider != target.provider:
+        return Selection(target.provider, target.model, target.options)
+    return Selection(
+        target.provider,
+        target.model or conversation.model,
+        target.options or conversation.options,
+    )
+
+
+def _existing(
+    state: ThreadState,
+    target: Target,
+    conversation: Conversation | None,
+    request: NewRequest | None,
+) -> Figure:
+    """Return what the target's conversation already holds (R16-R18, R22)."""
     if target.conversation_id is None:
         return Figure(value=0, origin=Origin.FRESH)
     if conversation is None:
         return Figure(value=0, origin=Origin.ASSUMED)
-    if conversation.used_tokens is not None:
+    same = conversation.selection == _selection(target, conversation).key
+    if same and conversation.used_tokens is not None:
         return Figure(value=conversation.used_tokens, origin=Origin.TELEMETRY)
-    return Figure(value=conversation.estimated_tokens, origin=Origin.ESTIMATED)
+    # A request that its session recorded before it asked would count here and as the request.
+    carries = state.conversations[-1] is conversation
+    asked_twice = state.pending_request if request is not None and carries else 0
+    estimate = max(0, conversation.estimated_tokens - asked_twice)
+    return Figure(value=estimate, origin=Origin.ESTIMATED)

@@ -14,13 +14,12 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from moonfold_handoff.context.accounting import text_bytes
+from moonfold_handoff.context.conversations import Conversations
 from moonfold_handoff.context.portable import body, kind_of, label
 from moonfold_handoff.context.state import (
-    MAX_CONVERSATIONS,
     WINDOW_BYTES,
     WINDOW_ITEMS,
     Ancestor,
-    Conversation,
     ItemRef,
     Kind,
     Progress,
@@ -29,14 +28,16 @@ from moonfold_handoff.context.state import (
 from moonfold_schemas.events import (
     ConversationCompacted,
     ConversationStarted,
+    HandoffDelivered,
     ItemRecorded,
     ModelSelected,
     OpaqueEvent,
     ThreadEvent,
+    TurnEnded,
     TurnsRolledBack,
     UsageReported,
 )
-from moonfold_schemas.items import Item, OpaqueItem
+from moonfold_schemas.items import Item, OpaqueItem, UserMessage
 
 
 class Entry(NamedTuple):
@@ -91,9 +92,12 @@ def surviving(entries: Iterable[Entry], voided: list[tuple[int, int]]) -> Iterab
 
 
 def adopt(parent: ThreadState, parent_id: str) -> ThreadState:
-    """Return the state with which a fork begins: its parent's items, none of its conversations."""
+    """Return the state with which a fork begins: its parent's items, none of its conversations.
+
+    What the parent learnt of models' windows stays known.
+    """
     lineage = (*parent.lineage, Ancestor(thread_id=parent_id, through=parent.through))
-    return replace(parent, lineage=lineage, conversations=())
+    return replace(parent, lineage=lineage, conversations=(), recent=(), pending_request=0)
 
 
 class _Folding:
@@ -110,7 +114,7 @@ class _Folding:
         self._first_request = state.first_request
         self._last_request = state.last_request
         self._last_answer = state.last_answer
-        self._conversations = {c.conversation_id: c for c in state.conversations}
+        self._conversations = Conversations(state)
 
     def state(self) -> ThreadState:
         return replace(
@@ -123,27 +127,34 @@ class _Folding:
             first_request=self._first_request,
             last_request=self._last_request,
             last_answer=self._last_answer,
-            conversations=tuple(self._conversations.values()),
+            **self._conversations.fields(),
         )
 
     def apply(self, entry: Entry) -> None:
         self._through = entry.sequence
         match entry.event:
             case ItemRecorded(item=item):
-                self._hold(_held_bytes(item))
+                self._conversations.hold(
+                    entry.position, _held_bytes(item), is_request=isinstance(item, UserMessage)
+                )
                 self._record(entry, item)
             case TurnsRolledBack(to=to):
+                self._conversations.end_turn()
                 self._roll_back(to)
             case ConversationStarted() as started:
-                self._start(started)
+                self._conversations.start(started, entry.sequence)
             case ModelSelected() as selected:
-                self._select_model(selected)
+                self._conversations.select(selected, entry.sequence)
             case UsageReported() as usage:
-                self._report(usage)
+                self._conversations.report(usage, entry.sequence)
             case ConversationCompacted() as compacted:
-                self._compact(compacted)
+                self._conversations.compact(compacted, entry.sequence)
+            case HandoffDelivered() as delivered:
+                self._conversations.deliver(delivered)
+            case TurnEnded():
+                self._conversations.end_turn()
             case OpaqueEvent(size=size):
-                self._hold(size)
+                self._conversations.hold(entry.position, size, is_request=False)
             case _:
                 pass
 
@@ -227,83 +238,11 @@ class _Folding:
         for ref in kept:
             self._note(ref)
 
-    # Conversations
-
-    def _put(self, conversation: Conversation) -> None:
-        self._conversations.pop(conversation.conversation_id, None)
-        self._conversations[conversation.conversation_id] = conversation
-        while len(self._conversations) > MAX_CONVERSATIONS:
-            del self._conversations[next(iter(self._conversations))]
-
-    def _hold(self, size: int) -> None:
-        """Count activity into the conversation that the thread is in now."""
-        if self._conversations:
-            current = next(reversed(self._conversations.values()))
-            grown = replace(current, estimated_tokens=current.estimated_tokens + size)
-            self._conversations[current.conversation_id] = grown
-
-    def _start(self, event: ConversationStarted) -> None:
-        known = self._conversations.get(event.conversation_id)
-        selection = (event.provider, event.model, event.options)
-        if known is not None and (known.provider, known.model, known.options) != selection:
-            known = None
-        self._put(
-            Conversation(
-                conversation_id=event.conversation_id,
-                provider=event.provider,
-                model=event.model,
-                options=event.options,
-                capacity=_known(event.capacity) or (known.capacity if known else None),
-                max_tokens=known.max_tokens if known else None,
-            )
-        )
-
-    def _select_model(self, event: ModelSelected) -> None:
-        known = self._conversations.get(event.conversation_id)
-        if known is None:
-            return
-        same = (known.model, known.options) == (event.model, event.options)
-        self._put(
-            replace(
-                known,
-                model=event.model,
-                options=event.options,
-                capacity=_known(event.capacity) or (known.capacity if same else None),
-                used_tokens=known.used_tokens if same else None,
-                max_tokens=known.max_tokens if same else None,
-                compact_threshold=known.compact_threshold if same else None,
-            )
-        )
-
-    def _report(self, event: UsageReported) -> None:
-        known = self._conversations.get(event.conversation_id)
-        if known is None:
-            return
-        self._conversations[event.conversation_id] = replace(
-            known,
-            used_tokens=event.used_tokens,
-            max_tokens=_known(event.max_tokens),
-            compact_threshold=_known(event.compact_threshold),
-        )
-
-    def _compact(self, event: ConversationCompacted) -> None:
-        known = self._conversations.get(event.conversation_id)
-        if known is None:
-            return
-        self._conversations[event.conversation_id] = replace(
-            known, used_tokens=event.used_tokens, estimated_tokens=event.used_tokens or 0
-        )
-
-
-def _position(ref: ItemRef) -> int:
-    return ref.position
-
-
-def _known(tokens: int | None) -> int | None:
-    """Return a capacity, or None where zero or less means unknown."""
-    return tokens if tokens is not None and tokens > 0 else None
-
 
 def _held_bytes(item: Item) -> int:
     """Return what an item occupies in the conversation that holds it, travelling or not (R22)."""
     return item.size if isinstance(item, OpaqueItem) else text_bytes(body(item))
+
+
+def _position(ref: ItemRef) -> int:
+    return ref.position

@@ -79,12 +79,14 @@ def _pointer(mark: str, thread_id: str, through: int) -> str:
     return f"[{mark}] Earlier conversation: thread {thread_id} to #{through}; rest by thread_read."
 
 
+def cite(span: PositionRange) -> str:
+    """Return how a range of positions is cited, `#2–#9` or `#11`."""
+    return f"#{span.first}" if span.first == span.last else f"#{span.first}–#{span.last}"
+
+
 def _ranges(ranges: Sequence[PositionRange], limit: int) -> str:
     """Return `#2–#9, #11`, ended by a count where not all fit `limit` bytes."""
-    names = [
-        f"#{span.first}" if span.first == span.last else f"#{span.first}–#{span.last}"
-        for span in ranges
-    ]
+    names = [cite(span) for span in ranges]
     complete = ", ".join(names)
     if len(complete.encode()) <= limit:
         return complete

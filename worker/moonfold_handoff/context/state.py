@@ -5,11 +5,11 @@ It holds no text: an item is a reference with its costs, and the few chosen ones
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from enum import IntEnum
 
 from msgspec import Struct, field
 
+from moonfold_handoff.context.capacity import selection_key
 from moonfold_schemas.base import Option
 from moonfold_schemas.items import ItemStatus
 
@@ -19,7 +19,6 @@ STATE_VERSION = 1
 WINDOW_ITEMS = 1_024  # references kept; about 30 bytes each when saved
 WINDOW_BYTES = 64_000  # stop keeping older items once this much could be carried without them (R15)
 ABRIDGED_BYTES = 320  # least room in which a head and a tail of an output are worth carrying
-MAX_CONVERSATIONS = 16  # conversations whose usage is kept, the most recent ones
 
 FRAME_BYTES = 13  # `[mark #` + ` ` + `]` + line breaks around a body, escaped; digits come on top
 
@@ -95,8 +94,15 @@ class ItemRef(Struct, frozen=True, array_like=True):
 class Conversation(Struct, frozen=True):
     """What is known of one provider conversation that carries, or carried, the thread.
 
-    Token figures are as the provider reported them, `estimated_tokens` is counted from saved activity
-    since the conversation's start or last compaction (R22).
+    Attributes:
+        options: those that touch the context window.
+        capacity: its window in tokens, as the session told it.
+        used_tokens: tokens in its context, as the provider reported them; None where unknown.
+        max_tokens: its window, as the provider reported it.
+        compact_threshold: where the provider compacts it, in tokens.
+        reported_at: sequence that these figures describe.
+        selected_at: sequence from which its model and options are in force.
+        estimated_tokens: what it holds, counted from saved activity (R22).
     """
 
     conversation_id: str
@@ -107,7 +113,26 @@ class Conversation(Struct, frozen=True):
     used_tokens: int | None = None
     max_tokens: int | None = None
     compact_threshold: int | None = None
+    reported_at: int = 0
+    selected_at: int = 0
     estimated_tokens: int = 0
+
+    @property
+    def selection(self) -> str:
+        """What tells its window apart from those of other models and options."""
+        return selection_key(self.provider, self.model, self.options)
+
+    @property
+    def held(self) -> int:
+        """Tokens in its context, by telemetry where there is any (R22)."""
+        return self.estimated_tokens if self.used_tokens is None else self.used_tokens
+
+
+class KnownWindow(Struct, frozen=True, array_like=True):
+    """What a thread has learnt of a selection's window: as told by a session, as measured."""
+
+    told: int | None = None
+    measured: int | None = None
 
 
 class Ancestor(Struct, frozen=True, array_like=True):
@@ -130,6 +155,9 @@ class ThreadState(Struct, frozen=True):
         last_request: the newest request.
         last_answer: the newest answer of the agent.
         conversations: provider conversations, the most recently used last.
+        windows: known windows by selection, the most recently told last.
+        recent: position and size of the items recorded last, which count once if recorded again.
+        pending_request: bytes asked in the running turn that the agent has not begun to answer.
         lineage: ancestors of a fork, the eldest first.
     """
 
@@ -143,20 +171,14 @@ class ThreadState(Struct, frozen=True):
     last_request: ItemRef | None = None
     last_answer: ItemRef | None = None
     conversations: tuple[Conversation, ...] = ()
+    windows: dict[str, KnownWindow] = field(default_factory=dict)
+    recent: tuple[tuple[int, int], ...] = ()
+    pending_request: int = 0
     lineage: tuple[Ancestor, ...] = ()
 
     def conversation(self, conversation_id: str | None) -> Conversation | None:
         """Return what is known of a conversation, or None."""
         return next((c for c in self.conversations if c.conversation_id == conversation_id), None)
-
-    def capacities(
-        self, provider: str, model: str | None, options: Mapping[str, Option]
-    ) -> Iterator[int | None]:
-        """Yield the capacities that earlier conversations of the same selection showed (R17)."""
-        for known in self.conversations:
-            if (known.provider, known.model, known.options) == (provider, model, options):
-                yield known.capacity
-                yield known.max_tokens
 
     def holder(self, thread_id: str, sequence: int) -> str:
         """Return which thread of the lineage holds the record at `sequence`."""

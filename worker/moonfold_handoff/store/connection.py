@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from typing import TypeVar
-from urllib.parse import urlsplit, urlunsplit
 
 from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.retry import Retry
@@ -58,15 +58,20 @@ def pool(url: str, *, name: str) -> ConnectionPool:
 
 
 def without_password(url: str) -> str:
-    """Return `url` fit for a person's eyes."""
-    try:
-        parts = urlsplit(url)
-        if not parts.password:
-            return url
-        place = parts.netloc.rpartition("@")[2]
-        return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{place}"))
-    except ValueError:
-        return "(unreadable URL)"
+    """Return `url` fit for a person's eyes, even if the password in it is not escaped as it should be."""
+    start = url.find("://") + 3 if "://" in url else 0
+    identity, at, place = url[start:].rpartition("@")
+    user, colon, _ = identity.partition(":")
+    if colon:
+        url = f"{url[:start]}{user}:***{at}{place}"
+    return re.sub(r"([?&]password=)[^&]*", r"\1***", url, flags=re.IGNORECASE)
 
 
-__all__ = ["TRANSIENT", "InvalidRedisUrlError", "RedisError", "connect", "pool", "without_password"]
+__all__ = [
+    "TRANSIENT",
+    "InvalidRedisUrlError",
+    "RedisError",
+    "connect",
+    "pool",
+    "without_password",
+]

@@ -12,7 +12,7 @@ from redis.exceptions import ResponseError
 from moonfold_handoff.context.fold import Entry
 from moonfold_handoff.errors import HistoryCorruptError
 from moonfold_handoff.store import keys
-from moonfold_handoff.store.scripts import Argument, producer_script
+from moonfold_handoff.store.scripts import Argument, producer_script, worker_script
 from moonfold_schemas import WireError, decode_event, encode, is_id
 from moonfold_schemas.events import ItemRecorded, ThreadEvent
 
@@ -21,6 +21,7 @@ BATCH_EVENTS = 500  # events sent in one call at most
 BATCH_BYTES = 4 * 1024 * 1024  # bytes sent in one call at most, unless one event is larger
 
 _append = producer_script("append")
+_fetch = worker_script("fetch")
 _REFUSAL = re.compile(r"(SEQUENCE_GAP|SEQUENCE_CONFLICT|EVENT_TOO_LARGE) (.*)")
 
 
@@ -146,23 +147,25 @@ async def read(
 
 
 async def fetch(redis: Redis, records: Sequence[tuple[str, int]]) -> list[ThreadEvent]:
-    """Return the events at (thread id, sequence), all in one round trip.
+    """Return the events at (thread id, sequence), in one round trip for each thread.
 
     Raises:
         HistoryCorruptError: an entry is missing or no thread event.
     """
-    if not records:
-        return []
-    async with redis.pipeline(transaction=False) as pipe:
-        for thread_id, sequence in records:
-            pipe.xrange(keys.log(thread_id), min=f"{sequence}-0", max=f"{sequence}-0")
-        pages = await pipe.execute()
-    events = []
-    for (_, sequence), page in zip(records, pages, strict=True):
-        if not page:
-            raise HistoryCorruptError(f"The log has no entry {sequence}.")
-        events.append(_entry(*page[0]).event)
-    return events
+    # A pipeline of XRANGEs costs the client twice as much: each is a command and a reply.
+    held: dict[str, list[int]] = {}
+    for thread_id, sequence in records:
+        held.setdefault(thread_id, []).append(sequence)
+    events: dict[tuple[str, int], ThreadEvent] = {}
+    for thread_id, sequences in held.items():
+        pages = await _fetch(redis, (keys.log(thread_id),), sequences)
+        for sequence, page in zip(sequences, pages, strict=True):
+            if not page:
+                raise HistoryCorruptError(f"The log has no entry {sequence}.")
+            raw_id, pairs = page[0]
+            fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
+            events[thread_id, sequence] = _entry(raw_id, fields).event
+    return [events[record] for record in records]
 
 
 def sequence_of(raw_id: bytes) -> int:
@@ -176,4 +179,7 @@ def _entry(raw_id: bytes, fields: dict[bytes, Any]) -> Entry:
         event = decode_event(fields.get(b"e", b""))
     except WireError as error:
         raise HistoryCorruptError(f"Entry {sequence} of the log is no event: {error}.") from None
-    return Entry(sequence, int(fields.get(b"p", sequence)), event)
+    try:
+        return Entry(sequence, int(fields.get(b"p", sequence)), event)
+    except ValueError:
+        raise HistoryCorruptError(f"Entry {sequence} of the log has no position.") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Annotated
 
 import msgspec
 from redis.asyncio import Redis
@@ -21,13 +22,17 @@ _enqueue = producer_script("enqueue")
 _encode = msgspec.json.Encoder().encode
 
 
+Time = Annotated[int, msgspec.Meta(ge=0, le=253_402_300_799_999)]
+"""Milliseconds since the epoch, within the years that a `datetime` knows."""
+
+
 class Job(msgspec.Struct, frozen=True):
     """A job as arq lays it out: try, function, arguments, keyword arguments, time enqueued in ms."""
 
     f: str
     a: tuple[msgspec.Raw, ...] = ()
     k: dict[str, msgspec.Raw] = {}
-    et: int = 0
+    et: Time = 0
     t: int | None = None
 
 

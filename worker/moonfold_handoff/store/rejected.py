@@ -9,11 +9,13 @@ from redis.asyncio import Redis
 
 from moonfold_handoff.context.accounting import literal_bytes
 from moonfold_handoff.store import keys
-from moonfold_schemas import WireError
+from moonfold_schemas import WireError, is_id
 from moonfold_schemas.codec import parse
+from moonfold_schemas.items import AttachmentKind
 
 KEPT = 10_000  # entries, about
 LIFETIME = 30 * 24 * 3600  # seconds after the last rejection
+PRIVATE = frozenset({"request", "text", "message"})  # fields that hold what somebody wrote
 
 _encode = msgspec.json.Encoder().encode
 
@@ -21,7 +23,7 @@ _encode = msgspec.json.Encoder().encode
 async def reject(redis: Redis, *, job_id: str, function: str, reason: str, argument: bytes) -> None:
     """Keep a job's argument with the reason it was not done.
 
-    The text of a new request is private and stays out: only its length is kept.
+    The text of a new request is private and stays out, see `without_text`.
     """
     async with redis.pipeline(transaction=True) as pipe:
         pipe.xadd(
@@ -40,14 +42,39 @@ async def reject(redis: Redis, *, job_id: str, function: str, reason: str, argum
 
 
 def without_text(argument: bytes) -> bytes:
-    """Return a request with its text replaced by the text's length; anything else as it is."""
+    """Return what is not private of a job's argument: fields that are ids, names or numbers.
+
+    Of a text only the length stays, whatever shape it came in; of what is no JSON, its size.
+    """
     try:
-        document: Any = parse(argument)
-    except WireError:
-        return argument
-    request = document.get("request") if isinstance(document, dict) else None
-    if not isinstance(request, dict) or not isinstance(request.get("text"), str):
-        return argument
-    text = request.pop("text")
-    request["json_bytes"] = literal_bytes(text)
-    return _encode(document)
+        return _encode(_kept(parse(argument)))
+    except (WireError, RecursionError):
+        return _encode({"bytes": len(argument)})
+
+
+def _kept(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _kept_field(name, inner) for name, inner in value.items() if is_id(name)}
+    if isinstance(value, list):
+        return [_kept(inner) for inner in value]
+    return {"json_bytes": literal_bytes(value)} if isinstance(value, str) else value
+
+
+def _kept_field(name: str, value: Any) -> Any:
+    if name == "request" and isinstance(value, dict):
+        return _new_request(value)
+    if name in PRIVATE:
+        return _kept(value) if isinstance(value, str) else None
+    return value if is_id(value) else _kept(value)
+
+
+def _new_request(request: dict[str, Any]) -> dict[str, Any]:
+    text, size, attachments = (request.get(n) for n in ("text", "json_bytes", "attachments"))
+    kept: dict[str, Any] = {}
+    if isinstance(text, str):
+        kept["json_bytes"] = literal_bytes(text)
+    elif isinstance(size, int):
+        kept["json_bytes"] = size
+    if isinstance(attachments, list):
+        kept["attachments"] = [kind for kind in attachments if kind in set(AttachmentKind)]
+    return kept

@@ -76,13 +76,20 @@ async def save(redis: Redis, thread_id: str, state: ThreadState) -> bool:
 
 
 async def _kept(redis: Redis, thread_id: str) -> tuple[ThreadState | None, int | None]:
-    """Return the kept state, if this version can read it, and the last sequence of the log."""
+    """Return the kept state, if it can be read, and the last sequence of the log."""
     async with redis.pipeline(transaction=False) as pipe:
         pipe.hmget(keys.state(thread_id), ["v", "s"])
         pipe.xrevrange(keys.log(thread_id), count=1)
         (version, raw), tail = await pipe.execute()
-    state = _decode(raw) if version == str(STATE_VERSION).encode() else None
-    return state, log.sequence_of(tail[0][0]) if tail else None
+    last = log.sequence_of(tail[0][0]) if tail else None
+    if version != str(STATE_VERSION).encode():
+        return None, last
+    try:
+        return _decode(raw or b""), last
+    except (msgspec.DecodeError, UnicodeError):
+        # The log is the truth. The damaged state goes, so that a save need not cover more than it did.
+        await redis.delete(keys.state(thread_id))
+        return None, last
 
 
 async def _beginning(redis: Redis, thread_id: str, through: int, depth: int) -> ThreadState:

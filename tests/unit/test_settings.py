@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from moonfold_handoff.settings import DAY, Settings
+from moonfold_schemas.results import Figure, Origin
+
+CAP = "MOONFOLD_CONTEXT_HANDOFF_TOKEN_CAP"
+WINDOWS = "MOONFOLD_MODEL_WINDOWS"
+
+
+def read(**environment: str) -> Settings:
+    return Settings.from_environment(environment)
+
+
+@pytest.mark.parametrize(
+    ("text", "cap"),
+    [
+        ("1023", 1_024),
+        ("1024", 1_024),
+        ("1025", 1_025),
+        ("63999", 63_999),
+        ("64000", 64_000),
+        ("64001", 64_000),
+        ("9" * 18, 64_000),
+    ],
+)
+def test_the_cap_is_clamped_to_the_token(text: str, cap: int) -> None:
+    settings = read(**{CAP: text})
+    assert settings.cap(None) == Figure(value=cap, origin=Origin.SETTING)
+    assert settings.warnings == ()
+
+
+@pytest.mark.parametrize(
+    "text", ["16k", "1.5e4", "16000.0", "16 000", "--5", "+5", "0x400", "²", "9" * 5_000]
+)
+def test_a_cap_that_cannot_be_read_is_one_sentence_and_the_default(text: str) -> None:
+    settings = read(**{CAP: text})
+    assert settings.cap(None) == Figure(value=16_000, origin=Origin.DEFAULT)
+    assert settings.warnings == (
+        f"{CAP} is not a whole number of tokens; using the default, 16000.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("requested", "cap"), [(1_023, 1_024), (2_000, 2_000), (64_000, 64_000), (64_001, 64_000)]
+)
+@pytest.mark.parametrize("environment", [{}, {CAP: "8000"}, {CAP: "lots"}], ids=str)
+def test_a_requests_own_cap_comes_first_within_the_same_bounds(
+    environment: dict[str, str], requested: int, cap: int
+) -> None:
+    assert read(**environment).cap(requested) == Figure(value=cap, origin=Origin.REQUEST)
+
+
+def test_a_value_that_cannot_be_read_spoils_no_other() -> None:
+    settings = read(**{CAP: "lots", "MOONFOLD_RESULT_TTL": "12h", "MOONFOLD_THREAD_TTL": "soon"})
+    expected = (16_000, 12 * 3600, 30 * DAY)
+    assert (settings.token_cap, settings.result_ttl, settings.thread_ttl) == expected
+    assert len(settings.warnings) == 2
+    assert settings.given == {"result_ttl"}
+
+
+def test_the_file_of_windows_is_a_path_that_is_read_when_it_is_needed(tmp_path: Path) -> None:
+    path = tmp_path / "our windows.toml"  # which is not there
+    settings = read(**{WINDOWS: str(path)})
+    assert settings.model_windows == path
+    assert settings.given == {"model_windows"}
+    assert settings.warnings == ()
+
+
+@pytest.mark.parametrize("environment", [{}, {WINDOWS: " "}], ids=str)
+def test_there_is_none_by_default(environment: dict[str, str]) -> None:
+    assert read(**environment).model_windows is None
