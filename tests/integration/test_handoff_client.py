@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import asyncio
+import uuid
+
+import pytest
+from conftest import Logged, RunningWorker
+from helpers.asking import SESSION, THREAD, conversation, switch
+from helpers.building import user
+from helpers.servers import RedisServer
+from helpers.waiting import until
+from redis.asyncio import Redis
+from redis.exceptions import ResponseError
+
+from moonfold_handoff import client as client_module
+from moonfold_handoff.client import HandoffClient
+from moonfold_handoff.services import open_services
+from moonfold_handoff.settings import Settings
+from moonfold_handoff.store import keys, results
+from moonfold_handoff.store.log import (
+    EventTooLargeError,
+    SequenceConflictError,
+    SequenceGapError,
+)
+from moonfold_schemas import WireError
+from moonfold_schemas.events import ItemRecorded, TurnEnded, TurnStarted, TurnStatus
+from moonfold_schemas.results import HandoffReady, HandoffWaiting
+
+
+async def publish(redis: Redis, request_id: str = "r", session_id: str = SESSION) -> HandoffWaiting:
+    result = HandoffWaiting(request_id=request_id, session_id=session_id, retry_after=1)
+    await results.publish(redis, result, ttl=60)
+    return result
+
+
+async def blocked_readers(redis: Redis) -> int:
+    return sum(
+        one["name"] == "moonfold-client" and "b" in one["flags"]  # blocked
+        for one in await redis.client_list()
+    )
+
+
+async def listening(redis: Redis) -> None:
+    async def one_is() -> bool:
+        return await blocked_readers(redis) == 1
+
+    await until(one_is)
+
+
+async def test_a_session_records_asks_and_gets_its_handoff(
+    client: HandoffClient, running_worker: RunningWorker
+) -> None:
+    assert await client.append(THREAD, 0, conversation()) == 8
+    request = switch()
+    assert await client.request(request)
+    result = await client.wait(request.request_id, timeout=10)
+    assert isinstance(result, HandoffReady)
+    assert not await client.request(request)
+    assert await client.wait(request.request_id, timeout=10) == result
+
+
+async def test_a_result_published_before_is_there_at_once(
+    client: HandoffClient, redis: Redis
+) -> None:
+    result = await publish(redis)
+    assert await client.wait("r", timeout=5) == result
+
+
+@pytest.mark.parametrize("session_id", [SESSION, "another"])
+async def test_a_session_that_reconnects_finds_its_result(
+    session_id: str, settings: Settings, redis: Redis
+) -> None:
+    result = await publish(redis)
+    async with HandoffClient(session_id, settings) as again:
+        assert await again.wait("r", timeout=5) == result
+
+
+async def test_another_session_can_wait_for_a_result(
+    settings: Settings, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "BLOCK_MS", 20)
+    async with HandoffClient("another", settings) as other:
+        waiting = asyncio.create_task(other.wait("r", timeout=10))
+        await listening(redis)
+        result = await publish(redis)
+        assert await waiting == result
+
+
+async def test_waiting_twice_for_one_result_is_fine(client: HandoffClient, redis: Redis) -> None:
+    waits = [asyncio.create_task(client.wait("r", timeout=10)) for _ in range(2)]
+    await listening(redis)
+    result = await publish(redis)
+    assert await asyncio.gather(*waits) == [result, result]
+    assert client._waiting == {}
+
+
+async def test_many_waits_share_one_listener(client: HandoffClient, redis: Redis) -> None:
+    ids = [f"r{number}" for number in range(100)]
+    waits = [asyncio.create_task(client.wait(request_id, timeout=10)) for request_id in ids]
+    await listening(redis)
+    await publish(redis, "of-nobody-here")
+    published = [await publish(redis, request_id) for request_id in ids]
+    assert await blocked_readers(redis) <= 1
+    assert await asyncio.gather(*waits) == published
+
+
+async def test_a_wait_ends_when_its_time_is_up(client: HandoffClient, redis: Redis) -> None:
+    with pytest.raises(TimeoutError):
+        await client.wait("r", timeout=0.05)
+    assert client._waiting == {}
+    result = await publish(redis)
+    assert await client.wait("r", timeout=5) == result
+
+
+async def test_one_wait_that_gives_up_does_not_end_another(
+    client: HandoffClient, redis: Redis
+) -> None:
+    patient = asyncio.create_task(client.wait("r", timeout=10))
+    with pytest.raises(TimeoutError):
+        await client.wait("r", timeout=0.02)
+    result = await publish(redis)
+    assert await patient == result
+
+
+async def test_a_server_that_restarts_does_not_end_a_wait(
+    own_server: RedisServer, logged: Logged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "RECONNECT_SECONDS", 0.05)
+    settings = Settings(redis_url=own_server.url)
+    async with (
+        open_services(settings, name="test") as services,
+        HandoffClient(SESSION, settings) as client,
+    ):
+        waiting = asyncio.create_task(client.wait("r", timeout=20))
+        await listening(services.redis)
+        own_server.kill()
+
+        async def is_noticed() -> bool:
+            return bool(logged.events("session_stream_lost"))
+
+        await until(is_noticed)
+        late = asyncio.create_task(client.wait("late", timeout=20))
+
+        async def waits_for_server() -> bool:
+            return bool(logged.events("session_waits_for_server"))
+
+        await until(waits_for_server)
+        own_server.start()
+        result, other = await publish(services.redis), await publish(services.redis, "late")
+        assert await waiting == result
+        assert await late == other
+
+
+async def test_a_listener_whose_connection_is_killed_goes_on(
+    client: HandoffClient, redis: Redis
+) -> None:
+    waiting = asyncio.create_task(client.wait("r", timeout=10))
+    await listening(redis)
+    [reader] = [one["id"] for one in await redis.client_list() if "b" in one["flags"]]
+    await redis.client_kill_filter(_id=reader)
+    await listening(redis)
+    result = await publish(redis)
+    assert await waiting == result
+
+
+async def test_an_error_that_does_not_pass_ends_the_wait_and_not_the_client(
+    client: HandoffClient, redis: Redis
+) -> None:
+    await redis.set(keys.results(SESSION), "no stream", ex=60)
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        await client.wait("r", timeout=5)
+    await redis.delete(keys.results(SESSION))
+    result = await publish(redis)
+    assert await client.wait("r", timeout=5) == result
+
+
+async def test_a_client_whose_listener_broke_can_be_closed(
+    settings: Settings, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "BLOCK_MS", 20)
+    async with HandoffClient(SESSION, settings) as client:
+        waiting = asyncio.create_task(client.wait("r", timeout=10))
+        await listening(redis)
+        await redis.set(keys.results(SESSION), "no stream", ex=60)
+        with pytest.raises(ResponseError):
+            await waiting
+    with pytest.raises(RuntimeError):
+        await client.wait("r")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"thread_id": "not an id"},
+        {"request_id": ""},
+        {"session_id": "x" * 201},
+        {"through": -1},
+        {"through": 2**53},
+    ],
+)
+async def test_an_invalid_request_is_refused_at_the_door(
+    change: dict[str, object], client: HandoffClient, redis: Redis
+) -> None:
+    with pytest.raises(WireError):
+        await client.request(switch(**change))
+    assert await redis.dbsize() == 0
+
+
+async def test_an_invalid_event_is_refused_at_the_door(client: HandoffClient, redis: Redis) -> None:
+    with pytest.raises(WireError):
+        await client.append(THREAD, 0, [TurnStarted(turn_id="not an id")])
+    with pytest.raises(WireError, match="thread id"):
+        await client.append("not an id", 0, [TurnStarted(turn_id="t")])
+    assert await redis.dbsize() == 0
+
+
+async def test_what_the_log_refuses_is_told(server: RedisServer) -> None:
+    settings = Settings(redis_url=server.url, max_event_bytes=200)
+    async with HandoffClient(SESSION, settings) as client:
+        with pytest.raises(SequenceGapError):
+            await client.append(THREAD, 1, [TurnStarted(turn_id="t")])
+        with pytest.raises(EventTooLargeError):
+            await client.append(THREAD, 0, [ItemRecorded(item=user("x" * 200))])
+        await client.append(THREAD, 0, [TurnStarted(turn_id="t")])
+        with pytest.raises(SequenceConflictError):
+            await client.append(THREAD, 0, [TurnStarted(turn_id="u")])
+
+
+async def test_the_end_of_a_turn_asks_for_one_fold(client: HandoffClient, redis: Redis) -> None:
+    await client.append(THREAD, 0, conversation())
+    assert await redis.zcard(keys.BACKGROUND) == 0
+    last = 8
+    for number in range(3):
+        end = TurnEnded(turn_id=f"t{number}", status=TurnStatus.COMPLETED)
+        last = await client.append(THREAD, last, [end])
+    assert await redis.zrange(keys.BACKGROUND, 0, -1) == [b"fold:thread"]
+
+
+async def test_a_client_is_used_inside_its_context_only(settings: Settings) -> None:
+    client = HandoffClient(SESSION, settings)
+    with pytest.raises(RuntimeError, match="async with"):
+        await client.append(THREAD, 0, [])
+    async with client:
+        assert await client.append(THREAD, 0, []) == 0
+    with pytest.raises(RuntimeError):
+        await client.request(switch())
+
+
+async def test_a_client_reads_the_environment(
+    server: RedisServer, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MOONFOLD_REDIS_URL", server.url)
+    monkeypatch.setenv("MOONFOLD_THREAD_TTL", "5m")
+    async with HandoffClient(str(uuid.uuid4())) as client:
+        await client.append(THREAD, 0, conversation())
+    assert 290 < await redis.ttl(keys.log(THREAD)) <= 300
