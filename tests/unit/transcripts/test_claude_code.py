@@ -1120,10 +1120,10 @@ def test_a_file_names_the_session_where_its_records_do_not(tmp_path: Path) -> No
     [
         (b"", "The session file is empty."),
         (b"\n\n", "The session file is empty."),
-        (b"secret words\n", "The file is not a session of a known agent (Claude Code)."),
+        (b"secret words\n", "The file is not a session of a known agent (Claude Code, Codex)."),
         (
-            b'{"type":"session_meta","payload":{"id":"secret"}}\n',
-            "The file is not a session of a known agent (Claude Code).",
+            b'{"type":[],"role":{},"content":"secret"}\n',
+            "The file is not a session of a known agent (Claude Code, Codex).",
         ),
         (
             b'{"type":"user","isSidechain":true,"message":{"content":"secret"}}\n',

@@ -8,7 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from moonfold_schemas.base import ID_PATTERN
-from moonfold_schemas.events import Limit, ThreadEvent
+from moonfold_schemas.events import Limit, LimitKind, ThreadEvent
+
+STOPS = frozenset({LimitKind.QUOTA, LimitKind.CREDITS})
+"""The kinds that call for another provider; the rest is waited out or repaired."""
 
 _ID = re.compile(ID_PATTERN)
 _NOT_ID = re.compile(r"[^A-Za-z0-9._:-]")

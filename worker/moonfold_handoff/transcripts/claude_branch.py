@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from moonfold_handoff.transcripts.claude_records import CONVERSATION, TOOL_USES, Record, string
+from moonfold_handoff.transcripts.claude_records import CONVERSATION, TOOL_USES, Record
+from moonfold_handoff.transcripts.lines import string
 
 
 def active_branch(records: Sequence[Record]) -> list[Record]:

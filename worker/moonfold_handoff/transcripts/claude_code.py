@@ -7,9 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, tzinfo
 from typing import Any
 
-import msgspec
-
-from moonfold_handoff.transcripts.base import Transcript, TranscriptError, safe_id
+from moonfold_handoff.transcripts.base import STOPS, Transcript, TranscriptError, safe_id
 from moonfold_handoff.transcripts.claude_branch import active_branch
 from moonfold_handoff.transcripts.claude_human import (
     human_message,
@@ -17,23 +15,21 @@ from moonfold_handoff.transcripts.claude_human import (
     is_of_the_harness,
 )
 from moonfold_handoff.transcripts.claude_items import results_of, tool_item
-from moonfold_handoff.transcripts.claude_limits import STOPS, recognise
+from moonfold_handoff.transcripts.claude_limits import recognise
 from moonfold_handoff.transcripts.claude_records import (
     CONVERSATION,
     TOOL_USES,
-    Json,
     Record,
     parse_content,
     parse_lines,
-    string,
 )
+from moonfold_handoff.transcripts.event_list import EventList
+from moonfold_handoff.transcripts.lines import Json, string, tokens
 from moonfold_schemas.events import (
     ConversationCompacted,
     ConversationStarted,
-    ItemRecorded,
     Limit,
     ModelSelected,
-    ThreadEvent,
     ThreadStarted,
     TurnEnded,
     TurnStarted,
@@ -46,7 +42,6 @@ from moonfold_schemas.items import (
     Error,
     Interruption,
     Item,
-    ItemStatus,
     Reasoning,
     UserMessage,
 )
@@ -60,12 +55,11 @@ _USAGE = (
     "cache_read_input_tokens",
     "output_tokens",
 )
-_MAX_TOKENS = 2**53 - 1
 
 
 def recognises(document: Any) -> bool:
     """Tell whether a JSON document is a conversation record of Claude Code."""
-    if not isinstance(document, dict) or document.get("type") not in CONVERSATION:
+    if not isinstance(document, dict) or string(document.get("type")) not in CONVERSATION:
         return False
     return isinstance(document.get("message"), dict) or "parentUuid" in document
 
@@ -104,7 +98,7 @@ def read(
         cwd=reader.cwd,
         model=reader.model,
         version=next((v for r in reversed(branch) if (v := _field(r, "version"))), None),
-        events=tuple(reader.events),
+        events=tuple(reader.list.events),
         limit=reader.limit,
         skipped=skipped,
     )
@@ -114,7 +108,7 @@ class _Reader:
     """Turns the records of one branch into events, in one pass."""
 
     def __init__(self, branch: list[Record], conversation_id: str, zone: tzinfo | None) -> None:
-        self.events: list[ThreadEvent] = []
+        self.list = EventList()
         self.limit: Limit | None = None
         self.cwd = next((c for r in branch if (c := _field(r, "cwd"))), None)
         self.model = next((r.model for r in branch if _is_answer(r) and r.model), None)
@@ -122,15 +116,14 @@ class _Reader:
         self._zone = zone
         self._results = results_of(branch)
         self._usage_at = _usage_by_line(branch)
-        self._ids: Counter[str] = Counter()
         self._turn = ""  # empty: no turn is open
         self._outcome: TurnStatus | None = None  # None: the agent still has something to do
         self._turn_limit: Limit | None = None
         self._pending: list[int] = []  # places of the turn's tool calls without a result
         self._cut: list[int] = []  # places of texts that an interruption would have cut short
         self._time: datetime | None = next((r.time for r in branch if r.time), None)
-        self._emit(ThreadStarted(time=self._time, cwd=self.cwd))
-        self._emit(
+        self.list.add(ThreadStarted(time=self._time, cwd=self.cwd))
+        self.list.add(
             ConversationStarted(
                 time=self._time,
                 conversation_id=conversation_id,
@@ -193,7 +186,7 @@ class _Reader:
     ) -> None:
         self._outcome = None
         self._cut = []
-        id_ = self._unique(record.name)
+        id_ = self.list.unique(record.name)
         turn = self._turn
         self._item(
             record, UserMessage(item_id=id_, turn_id=turn, text=text, attachments=attachments)
@@ -202,7 +195,7 @@ class _Reader:
     def _interruption(self, record: Record, index: int, text: str) -> None:
         self._ensure_turn(record)
         for place in self._cut:
-            self._interrupt(place)
+            self.list.interrupt(place)
         self._cut = []
         id_ = self._block_id(record, index)
         self._item(record, Interruption(item_id=id_, turn_id=self._turn, message=text))
@@ -215,7 +208,7 @@ class _Reader:
         self._turn_limit = None
         if record.model and record.model != self.model:
             self.model = record.model
-            self._emit(
+            self.list.add(
                 ModelSelected(
                     time=record.time,
                     conversation_id=self._conversation_id,
@@ -230,7 +223,7 @@ class _Reader:
             self._block(record, index, block)
         if (used := self._usage_at.get(record.line)) is not None:
             conversation = self._conversation_id
-            self._emit(
+            self.list.add(
                 UsageReported(time=record.time, conversation_id=conversation, used_tokens=used)
             )
 
@@ -244,7 +237,7 @@ class _Reader:
                 text = block["text"]
                 self._item(record, AssistantMessage(item_id=id_, turn_id=turn, text=text))
                 if record.message.get("stop_reason") is None:
-                    self._cut.append(len(self.events) - 1)
+                    self._cut.append(len(self.list) - 1)
         elif kind in {"thinking", "redacted_thinking"}:
             id_ = self._block_id(record, index)
             text = string(block.get("thinking")) or ""
@@ -256,7 +249,7 @@ class _Reader:
             cwd = _field(record, "cwd")
             self._item(record, tool_item(block, result, item_id=id_, turn_id=turn, cwd=cwd))
             if result is None:
-                self._pending.append(len(self.events) - 1)
+                self._pending.append(len(self.list) - 1)
 
     def _error(self, record: Record) -> None:
         self._ensure_turn(record)
@@ -265,7 +258,7 @@ class _Reader:
         self._turn_limit = limit
         self._outcome = TurnStatus.FAILED
         if limit is None:
-            id_ = self._unique(record.name)
+            id_ = self.list.unique(record.name)
             self._item(record, Error(item_id=id_, turn_id=self._turn, message=text))
         elif limit.kind in STOPS:
             self.limit = limit
@@ -273,8 +266,8 @@ class _Reader:
 
     def _compacted(self, record: Record) -> None:
         metadata = record.data.get("compactMetadata")
-        after = _tokens(metadata.get("postTokens")) if isinstance(metadata, dict) else None
-        self._emit(
+        after = tokens(metadata.get("postTokens")) if isinstance(metadata, dict) else None
+        self.list.add(
             ConversationCompacted(
                 time=record.time, conversation_id=self._conversation_id, used_tokens=after
             )
@@ -288,15 +281,15 @@ class _Reader:
     def _begin_turn(self, record: Record) -> None:
         # A turn that the next message finds unfinished never will be: the session was stopped there.
         self._end_turn(self._outcome or TurnStatus.INTERRUPTED)
-        self._turn = self._unique(f"turn:{record.name}")
-        self._emit(TurnStarted(time=record.time, turn_id=self._turn))
+        self._turn = self.list.unique(f"turn:{record.name}")
+        self.list.add(TurnStarted(time=record.time, turn_id=self._turn))
 
     def _end_turn(self, status: TurnStatus) -> None:
         if not self._turn:
             return
         for place in self._pending:
-            self._interrupt(place)
-        self._emit(
+            self.list.interrupt(place)
+        self.list.add(
             TurnEnded(time=self._time, turn_id=self._turn, status=status, limit=self._turn_limit)
         )
         self._turn = ""
@@ -304,26 +297,11 @@ class _Reader:
         self._pending = []
         self._cut = []
 
-    def _interrupt(self, place: int) -> None:
-        event = self.events[place]
-        if isinstance(event, ItemRecorded):
-            item = msgspec.structs.replace(event.item, status=ItemStatus.INTERRUPTED)
-            self.events[place] = msgspec.structs.replace(event, item=item)
-
     def _item(self, record: Record, item: Item) -> None:
-        self._emit(ItemRecorded(time=record.time, item=item))
+        self.list.record(item, record.time)
 
     def _block_id(self, record: Record, index: int) -> str:
-        return self._unique(f"{record.name}:{index}" if len(record.blocks) > 1 else record.name)
-
-    def _unique(self, name: str) -> str:
-        id_ = safe_id(name)
-        self._ids[id_] += 1
-        # Two records of one uuid are rare, and a file that was put together by hand has them.
-        return id_ if self._ids[id_] == 1 else self._unique(f"{name}:again-{self._ids[id_] - 1}")
-
-    def _emit(self, event: ThreadEvent) -> None:
-        self.events.append(event)
+        return self.list.unique(f"{record.name}:{index}" if len(record.blocks) > 1 else record.name)
 
 
 def _field(record: Record, name: str) -> str | None:
@@ -355,16 +333,10 @@ def _is_end(record: Record) -> bool:
     return bool(record.blocks[-1]["type"] == "text")
 
 
-def _tokens(value: Any) -> int | None:
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MAX_TOKENS:
-        return value
-    return None
-
-
 def _used(usage: Any) -> int | None:
     """Return the tokens in the context after a message; a usage of zeros is no usage."""
     counts: Mapping[str, Any] = usage if isinstance(usage, dict) else {}
-    return _tokens(sum(_tokens(counts.get(name)) or 0 for name in _USAGE)) or None
+    return tokens(sum(tokens(counts.get(name)) or 0 for name in _USAGE)) or None
 
 
 def _usage_by_line(branch: list[Record]) -> dict[int, int]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from moonfold_handoff.transcripts.claude_records import Json, Record, string
+from moonfold_handoff.transcripts.claude_records import Record
+from moonfold_handoff.transcripts.lines import Json, string
 from moonfold_schemas.items import Attachment, AttachmentKind
 
 _INTERRUPTION = re.compile(r"\[Request interrupted by user[^\]\n]*\]\s*")

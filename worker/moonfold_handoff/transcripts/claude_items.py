@@ -10,13 +10,13 @@ background; there it is unknown.
 from __future__ import annotations
 
 import difflib
-import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from moonfold_handoff.transcripts.claude_records import TOOL_USES, Json, Record, string
+from moonfold_handoff.transcripts.claude_records import TOOL_USES, Record
+from moonfold_handoff.transcripts.lines import Json, checklist, string, to_json
 from moonfold_schemas.items import (
     Command,
     FileChange,
@@ -35,7 +35,6 @@ _STOPPED = (
 )
 _SHELLS = frozenset({"Bash", "PowerShell"})
 _EDITORS = frozenset({"Edit", "MultiEdit", "NotebookEdit", "Write"})
-_MARKS = {"completed": "[x]", "in_progress": "[~]"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +82,12 @@ def tool_item(
             return _file_change(name, path, arguments, result, ids)
         if name == "ExitPlanMode" and isinstance(arguments.get("plan"), str):
             return Plan(**ids, status=status, text=arguments["plan"])
-        if name == "TodoWrite" and (text := _todo_text(arguments.get("todos"))):
+        if name == "TodoWrite" and (text := checklist(arguments.get("todos"), text="content")):
             return Plan(**ids, status=status, text=text)
     output = result.text if result else ""
-    return ToolCall(**ids, status=status, name=name, input=_json(block.get("input")), output=output)
+    return ToolCall(
+        **ids, status=status, name=name, input=to_json(block.get("input")), output=output
+    )
 
 
 def _status(result: Result | None) -> ItemStatus:
@@ -193,26 +194,9 @@ def _diff_lines(old: str, new: str) -> list[str]:
     return list(hunks)[2:]
 
 
-def _todo_text(todos: Any) -> str:
-    lines = []
-    for todo in todos if isinstance(todos, list) else ():
-        entry: Mapping[str, Any] = todo if isinstance(todo, dict) else {"content": todo}
-        if text := string(entry.get("content")):
-            status = string(entry.get("status")) or ""
-            lines.append(f"{_MARKS.get(status, '[ ]')} {text}")
-    return "\n".join(lines)
-
-
 def _content_text(content: Any) -> str:
     if isinstance(content, str):
         return content
     blocks = content if isinstance(content, list) else ()
     texts = (string(b.get("text")) for b in blocks if isinstance(b, dict))
     return "\n".join(t for t in texts if t is not None)
-
-
-def _json(value: Any) -> str:
-    try:
-        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    except RecursionError:
-        return ""

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import datetime, tzinfo
 from typing import Any
-from zoneinfo import ZoneInfo
 
+from moonfold_handoff.transcripts.base import STOPS
+from moonfold_handoff.transcripts.clocks import CLOCK, clock_time, from_epoch
 from moonfold_schemas.events import Limit, LimitKind
-
-STOPS = frozenset({LimitKind.QUOTA, LimitKind.CREDITS})
-"""The kinds that call for another provider; the rest is waited out or repaired."""
 
 _PREFIX = r"^(?:API Error:\s*)?(?:Request rejected \(429\)\s*[·∙]\s*)?"
 # Sent with error `rate_limit` and status 429 too, so it has to be asked first.
@@ -45,15 +43,7 @@ _AUTHENTICATION_CODES = frozenset(
 )
 
 _EPOCH = re.compile(r"limit reached\|(\d{9,13})\b")
-_CLOCK = re.compile(
-    r"\bresets?\s+(?:at\s+)?"
-    r"(?:(?P<month>[A-Z][a-z]{2})[a-z]*\s+(?P<day>\d{1,2})(?:,\s*(?P<year>\d{4}))?,?\s+(?:at\s+)?)?"
-    r"(?P<hour>\d{1,2})(?::(?P<minute>\d{2}))?\s*(?P<half>[AaPp])[Mm]\b(?:\s*\((?P<zone>[^)]+)\))?",
-)
-_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-# The sentence has no seconds: a notice written just after its own minute still means that minute.
-_JUST_PASSED = timedelta(minutes=5)
-_HALF_YEAR = timedelta(days=183)
+_CLOCK = re.compile(r"\bresets?\s+(?:at\s+)?" + CLOCK)
 
 
 def recognise(
@@ -79,17 +69,8 @@ def recognise(
 def reset_time(text: str, now: datetime | None, zone: tzinfo | None) -> datetime | None:
     """Return, in UTC, when a limit sentence says that the window opens again."""
     if epoch := _EPOCH.search(text):
-        return _from_epoch(int(epoch[1]))
-    clock = _CLOCK.search(text)
-    if clock is None or now is None:
-        return None
-    try:
-        if name := clock["zone"]:
-            zone = UTC if name.upper() in {"UTC", "GMT"} else ZoneInfo(name)
-        return _next(clock, now.astimezone(zone)).astimezone(UTC)
-    except (ValueError, OverflowError, OSError, LookupError):
-        # An impossible date, or a zone that this machine does not know: no time beats a wrong one.
-        return None
+        return from_epoch(int(epoch[1]))
+    return clock_time(_CLOCK.search(text), now, zone)
 
 
 def _kind(record: Mapping[str, Any], text: str) -> LimitKind | None:
@@ -125,30 +106,5 @@ def _stated_reset(record: Mapping[str, Any]) -> datetime | None:
     quota = record.get("quotaLimits")
     seconds = quota.get("resetsAt") if isinstance(quota, dict) else None
     if isinstance(seconds, int | float) and not isinstance(seconds, bool):
-        return _from_epoch(seconds)
+        return from_epoch(seconds)
     return None
-
-
-def _from_epoch(value: float) -> datetime | None:
-    try:
-        # Milliseconds have been seen where seconds are documented; seconds end in the year 5138.
-        return datetime.fromtimestamp(value / 1000 if value > 1e11 else value, UTC)
-    except (ValueError, OverflowError, OSError):
-        return None
-
-
-def _next(clock: re.Match[str], now: datetime) -> datetime:
-    """Return the first time at or after `now` that the sentence can mean, in the zone of `now`."""
-    hour = int(clock["hour"])
-    if not 1 <= hour <= 12:
-        raise ValueError("not an hour of a 12-hour clock")
-    hour = hour % 12 + (12 if clock["half"] in "Pp" else 0)
-    at = now.replace(hour=hour, minute=int(clock["minute"] or 0), second=0, microsecond=0)
-    if clock["month"] is None:
-        return at if at >= now - _JUST_PASSED else at + timedelta(days=1)
-    month = _MONTHS.index(clock["month"]) + 1
-    day = int(clock["day"])
-    if clock["year"]:
-        return at.replace(year=int(clock["year"]), month=month, day=day)
-    at = at.replace(month=month, day=day)
-    return at if at > now - _HALF_YEAR else at.replace(year=at.year + 1)

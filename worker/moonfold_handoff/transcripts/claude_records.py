@@ -6,18 +6,20 @@ name, a tool result names its call.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-import msgspec
-
-from moonfold_schemas import codec
-
-Json = dict[str, Any]
+from moonfold_handoff.transcripts.lines import (
+    MALFORMED,
+    Json,
+    decode_lines,
+    label,
+    parse_time,
+    string,
+)
 
 CONVERSATION = frozenset({"user", "assistant"})
 _METADATA = frozenset(
@@ -59,7 +61,6 @@ _PLAIN_BLOCKS = frozenset(
     }
 )
 TOOL_USES = frozenset({"mcp_tool_use", "server_tool_use", "tool_use"})
-_NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.-]")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,26 +112,11 @@ class Record:
         return [block["text"] for block in self.blocks if block["type"] == "text"]
 
 
-def string(value: Any) -> str | None:
-    """Return `value` if it is a string."""
-    return value if isinstance(value, str) else None
-
-
 def parse_lines(lines: Iterable[bytes]) -> tuple[list[Record], Mapping[str, int]]:
     """Return the records of a session file, and how many were left out, by reason."""
     records: list[Record] = []
     skipped: Counter[str] = Counter()
-    all_lines = list(lines)
-    for number, line in enumerate(all_lines):
-        raw = line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line
-        if not raw.strip():
-            continue
-        try:
-            document = _decode(raw)
-        except (ValueError, RecursionError):
-            partial = number == len(all_lines) - 1 and not line.endswith(b"\n")
-            skipped["partial last line" if partial else "broken line"] += 1
-            continue
+    for number, document in decode_lines(lines, skipped):
         record = _record(number, document, skipped)
         if record is not None:
             records.append(record)
@@ -142,7 +128,7 @@ def parse_content(content: Any, skipped: Counter[str]) -> tuple[Json, ...]:
     if isinstance(content, str):
         return ({"type": "text", "text": content},)
     if not isinstance(content, list):
-        skipped["malformed record"] += 1
+        skipped[MALFORMED] += 1
         return ()
     blocks = []
     malformed = False
@@ -151,30 +137,12 @@ def parse_content(content: Any, skipped: Counter[str]) -> tuple[Json, ...]:
         if not isinstance(kind, str) or not _has_its_fields(block, kind):
             malformed = True
         elif not _is_known(kind):
-            skipped[f"unknown block: {_label(kind)}"] += 1
+            skipped[f"unknown block: {label(kind)}"] += 1
         else:
             blocks.append(block)
     if malformed:
-        skipped["malformed record"] += 1
+        skipped[MALFORMED] += 1
     return tuple(blocks)
-
-
-def parse_time(value: Any) -> datetime | None:
-    """Return an ISO 8601 time in UTC, else None; a time without a zone is taken for UTC."""
-    if not isinstance(value, str):
-        return None
-    try:
-        time = datetime.fromisoformat(value)
-        return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
-    except (ValueError, OverflowError):
-        return None
-
-
-def _decode(raw: bytes) -> Any:
-    try:
-        return msgspec.json.decode(raw)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return codec.parse(raw)
 
 
 def _record(number: int, document: Any, skipped: Counter[str]) -> Record | None:
@@ -187,7 +155,7 @@ def _record(number: int, document: Any, skipped: Counter[str]) -> Record | None:
         # It stays as a link of the chain: what follows it may have it as its parent.
         type_ = ""
     elif type_ not in CONVERSATION and type_ not in _METADATA:
-        skipped[f"unknown record: {_label(type_)}"] += 1
+        skipped[f"unknown record: {label(type_)}"] += 1
     message: Json = {}
     blocks: tuple[Json, ...] = ()
     if type_ in CONVERSATION:
@@ -195,7 +163,7 @@ def _record(number: int, document: Any, skipped: Counter[str]) -> Record | None:
             message = document["message"]
             blocks = parse_content(message.get("content"), skipped)
         else:
-            skipped["malformed record"] += 1
+            skipped[MALFORMED] += 1
     return Record(
         line=number,
         type=type_,
@@ -221,7 +189,3 @@ def _has_its_fields(block: Json, kind: str) -> bool:
 def _is_known(kind: str) -> bool:
     plain = kind in _PLAIN_BLOCKS or kind in TOOL_USES
     return plain or kind == "text" or kind.endswith("tool_result")
-
-
-def _label(name: str) -> str:
-    return _NOT_IN_A_NAME.sub("-", name)[:60]
