@@ -20,7 +20,7 @@ class CatalogueError(ValueError):
 class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     provider: str
     models: Annotated[list[str], Meta(min_length=1)]
-    tokens: Annotated[int, Meta(gt=0)]
+    tokens: Annotated[int, Meta(gt=0, le=2**53 - 1)]
     source: str = ""
     date: Any = None
 

@@ -8,20 +8,26 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
+import msgspec
 import structlog
-from redis.asyncio import Redis
 
 from moonfold_handoff.services import Services, open_services
 from moonfold_handoff.settings import Settings
 from moonfold_handoff.store import keys, log, queue, results
 from moonfold_handoff.store.connection import TRANSIENT
 from moonfold_handoff.tasks import end
-from moonfold_schemas import HandoffRequest, HandoffResult, ThreadEvent, decode_request, encode
+from moonfold_schemas import (
+    HandoffRequest,
+    HandoffResult,
+    ThreadEvent,
+    decode_request,
+    decode_result,
+    encode,
+)
 from moonfold_schemas.events import TurnEnded
 
-BLOCK_MS = 5_000  # one wait for news of the session
+LISTEN_SECONDS = 2  # one wait for news of the session, after which a waiting call looks for itself
 RECONNECT_SECONDS = 0.5
-PAGE = 100  # entries of the session's stream read at once
 
 logger = structlog.get_logger()
 
@@ -41,7 +47,7 @@ class HandoffClient:
         self._exit = AsyncExitStack()
         self._open: Services | None = None
         self._listener: asyncio.Task[None] | None = None
-        self._waiting: dict[str, set[asyncio.Future[None]]] = {}
+        self._waiting: dict[str, set[asyncio.Future[bytes | None]]] = {}
 
     async def __aenter__(self) -> Self:
         self._open = await self._exit.enter_async_context(
@@ -112,11 +118,13 @@ class HandoffClient:
             while True:
                 news = self._expect(request_id)
                 try:
-                    listener = await self._listening()
+                    listener = self._listening()
                     result = await results.get(self._services.redis, request_id)
                     if result is not None:
                         return result
                     await asyncio.wait((news, listener), return_when=asyncio.FIRST_COMPLETED)
+                    if news.done() and (raw := news.result()) is not None:
+                        return decode_result(raw)
                     if listener.done():
                         listener.result()
                 except TRANSIENT as error:
@@ -125,22 +133,19 @@ class HandoffClient:
                 finally:
                     self._forget(request_id, news)
 
-    def _expect(self, request_id: str) -> asyncio.Future[None]:
-        news: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    def _expect(self, request_id: str) -> asyncio.Future[bytes | None]:
+        news: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(request_id, set()).add(news)
         return news
 
-    def _forget(self, request_id: str, news: asyncio.Future[None]) -> None:
+    def _forget(self, request_id: str, news: asyncio.Future[bytes | None]) -> None:
         self._waiting[request_id].discard(news)
         if not self._waiting[request_id]:
             del self._waiting[request_id]
 
-    async def _listening(self) -> asyncio.Task[None]:
+    def _listening(self) -> asyncio.Task[None]:
         if self._listener is None or self._listener.done():
-            tail = await self._services.redis.xrevrange(keys.results(self.session_id), count=1)
-            position = tail[0][0] if tail else b"0-0"
-            if self._listener is None or self._listener.done():  # another call was quicker
-                self._listener = asyncio.create_task(self._listen(position))
+            self._listener = asyncio.create_task(self._listen())
         return self._listener
 
     @property
@@ -149,28 +154,41 @@ class HandoffClient:
             raise RuntimeError("HandoffClient is used outside `async with`")
         return self._open
 
-    async def _listen(self, position: bytes) -> None:
-        """Tell waiting calls of results as they are published."""
-        redis: Redis = self._services.redis
-        stream = keys.results(self.session_id)
+    async def _listen(self) -> None:
+        """Hand results to waiting calls as they are published.
+
+        What is published while nobody listens, or for another session, is found by looking: at each
+        subscription, and now and then. A lost message costs time and never a result.
+        """
         while True:
             try:
-                news = await redis.xread({stream: position}, count=PAGE, block=BLOCK_MS)
+                async with self._services.redis.pubsub() as channel:
+                    await channel.subscribe(keys.results(self.session_id))
+                    while True:
+                        message = await channel.get_message(timeout=LISTEN_SECONDS)
+                        if message is not None and message["type"] == "message":
+                            raw: bytes = message["data"]
+                            self._tell(_decode_id(raw).request_id, raw)
+                        else:
+                            self._tell_all_to_look()
             except TRANSIENT as error:
-                logger.warning("session_stream_lost", error=type(error).__name__)
+                logger.warning("session_channel_lost", error=type(error).__name__)
                 await asyncio.sleep(RECONNECT_SECONDS)
-                # What was published meanwhile is found by looking, whatever became of the stream.
-                self._tell(*self._waiting)
-                continue
-            if not news:
-                # A request of another session is told to that one, and found here by looking, too.
-                self._tell(*self._waiting)
-            for _, entries in news:
-                position = entries[-1][0]
-                self._tell(*(fields[b"request_id"].decode() for _, fields in entries))
 
-    def _tell(self, *request_ids: str) -> None:
-        for request_id in request_ids:
-            for news in self._waiting.get(request_id, ()):
-                if not news.done():
-                    news.set_result(None)
+    def _tell_all_to_look(self) -> None:
+        for request_id in list(self._waiting):
+            self._tell(request_id, None)
+
+    def _tell(self, request_id: str, raw: bytes | None) -> None:
+        for news in self._waiting.get(request_id, ()):
+            if not news.done():
+                news.set_result(raw)
+
+
+class _Identified(msgspec.Struct):
+    """As much of a result as tells whose it is."""
+
+    request_id: str
+
+
+_decode_id = msgspec.json.Decoder(_Identified).decode

@@ -160,7 +160,8 @@ async def _handoff(
 ) -> HandoffReady:
     cap = services.settings.cap(request.token_cap)
     budget = compute_budget(state, target, request.request, cap, services.catalogue)
-    selection = select(state, request.thread_id, budget.allowance)
+    asked = request.request.text if request.request is not None else None
+    selection = select(state, request.thread_id, budget.allowance, asked)
     contents = await _contents(services, request.thread_id, state, selection)
     rendering = render(selection, contents, secrets.token_bytes(MARK_SEED_BYTES))
     delivery = delivery_for(target)

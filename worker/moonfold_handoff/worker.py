@@ -119,11 +119,14 @@ class WakeWorker(Worker):
         with suppress(*TROUBLE):
             await self.pool.delete(self.health_check_key)
 
-    async def run_job(self, job_id: str, score: int) -> None:
-        """Run a claimed job; where the server goes away meanwhile, let the claim go when it is back."""
+    async def _run(self, job_id: str, score: int, attempt: int, raw: bytes | None) -> None:
+        """Run a claimed job; where the server goes away meanwhile, let the claim go when it is back.
+
+        arq's own `run_job` would ask the server once more for what the claim has brought already.
+        """
         structlog.contextvars.bind_contextvars(job_id=job_id)
         try:
-            await super().run_job(job_id, score)
+            await self._perform(job_id, score, attempt, raw)
         except TROUBLE as error:
             logger.warning("redis_lost_during_job", error=type(error).__name__)
             await self._release(job_id)
@@ -131,14 +134,35 @@ class WakeWorker(Worker):
             await asyncio.shield(self._release(job_id))
             raise
 
-    async def finish_failed_job(self, job_id: str, result_data: bytes | None) -> None:
-        """Keep a job that arq gives up before running it, and answer its session."""
-        raw = await self.pool.get(keys.job(job_id))
-        function, argument, error = _given_up(raw)
-        await jobs.abandon(
-            self._services, job_id=job_id, function=function, argument=argument, error=error
+    async def _perform(self, job_id: str, score: int, attempt: int, raw: bytes | None) -> None:
+        name, argument, refusal = _read_job(raw, attempt)
+        if refusal is not None:
+            await jobs.abandon(
+                self._services, job_id=job_id, function=name, argument=argument, error=refusal
+            )
+            self.jobs_failed += 1
+            await self.finish_failed_job(job_id, None)
+            return
+        context = {**self.ctx, "job_id": job_id, "job_try": attempt}
+        later: int | None = None
+        try:
+            await self.functions[name].coroutine(context, argument)
+            self.jobs_complete += 1
+        except Retry as retry:
+            # The queue's score says when the job was due at first; arq moves it on from there.
+            later = (retry.defer_score or 0) + _now() - score
+            self.jobs_retried += 1
+        await asyncio.shield(
+            self.finish_job(
+                job_id,
+                finish=later is None,
+                result_data=None,
+                result_timeout_s=None,
+                keep_result_forever=False,
+                incr_score=later,
+                keep_in_progress=None,
+            )
         )
-        await super().finish_failed_job(job_id, result_data)
 
     async def _poll_iteration(self) -> None:
         # Cleared before the queue is read: what is enqueued after the read sets it again.
@@ -163,7 +187,7 @@ class WakeWorker(Worker):
             self.pool,
             (self.queue_name,),
             (
-                time.time_ns() // 1_000_000,
+                _now(),
                 free,
                 READ_LIMIT,
                 self.token,
@@ -171,16 +195,17 @@ class WakeWorker(Worker):
                 *self.tasks,
             ),
         )
-        for raw_id, score in zip(claimed[::2], claimed[1::2], strict=True):
+        for raw_id, score, attempt, raw in zip(*[iter(claimed)] * 4, strict=True):
             try:
                 job_id = raw_id.decode()
             except UnicodeDecodeError:
                 await self._refuse(raw_id)
                 continue
-            task = self.loop.create_task(self.run_job(job_id, int(float(score))))
+            run = self._run(job_id, int(float(score)), attempt, raw)
+            task = self.loop.create_task(run)
             self.tasks[job_id] = task
             task.add_done_callback(partial(self._collect, job_id))
-        self._more_waiting = len(claimed) == 2 * free
+        self._more_waiting = len(claimed) == 4 * free
 
     def _collect(self, job_id: str, task: asyncio.Task[None]) -> None:
         del self.tasks[job_id]
@@ -329,11 +354,14 @@ def _pause(attempt: int) -> float:
     return min(RETRY_CAP, RETRY_BASE * 2.0 ** (attempt - 1))
 
 
-def _given_up(raw: bytes | None) -> tuple[str, bytes, HandoffError]:
-    """Return function, argument and reason of a job that arq gave up."""
+def _now() -> int:
+    return time.time_ns() // 1_000_000  # milliseconds since the epoch
+
+
+def _read_job(raw: bytes | None, attempt: int) -> tuple[str, bytes, HandoffError | None]:
+    """Return function and argument of a job, and why it is not to be run if it is not."""
     if raw is None:
-        error: HandoffError = HandoffError("Expired before a worker took it.")
-        return BUILD_HANDOFF, b"", error
+        return BUILD_HANDOFF, b"", HandoffError("Expired before a worker took it.")
     try:
         job = deserialize_job(raw)
     except WireError:
@@ -341,7 +369,9 @@ def _given_up(raw: bytes | None) -> tuple[str, bytes, HandoffError]:
     argument = bytes(job["a"][0]) if job["a"] else b""
     if job["f"] not in {BUILD_HANDOFF, FOLD_THREAD}:
         return BUILD_HANDOFF, argument, InvalidRequestError("The job names an unknown function.")
-    return job["f"], argument, HandoffError("Given up after too many attempts.")
+    if attempt > ATTEMPTS_EVER:
+        return job["f"], argument, HandoffError("Given up after too many attempts.")
+    return job["f"], argument, None
 
 
 def _argument_of(raw: bytes) -> bytes:

@@ -9,14 +9,15 @@ from rich.console import Console
 from rich.table import Table
 
 from moonfold_handoff.cli import show
-from moonfold_handoff.context.selection import Selection, select
+from moonfold_handoff.context.choices import Reason
+from moonfold_handoff.context.selection import omissions, select
 from moonfold_handoff.context.state import ItemRef, Progress
 from moonfold_handoff.errors import HandoffError
 from moonfold_handoff.services import Services, open_services
 from moonfold_handoff.settings import Settings
 from moonfold_handoff.store import results, threads
 from moonfold_schemas import is_id
-from moonfold_schemas.results import HandoffFailed, HandoffReady, HandoffResult
+from moonfold_schemas.results import HandoffFailed, HandoffReady, HandoffResult, HandoffWaiting
 
 
 @click.command()
@@ -49,38 +50,42 @@ async def _explain(settings: Settings, request_id: str) -> None:
         console.print(show.budget_table(result.budget))
         console.print()
         try:
-            selection = await _again(services, result)
+            table = await _items(services, result)
         except HandoffError as error:
             console.print(f"The items cannot be explained any more: {error}")
             return
-        console.print(_items(selection))
-        if selection.coverage != result.coverage:
-            console.print("The worker that built it chose differently; this is what this one does.")
+        console.print(table)
 
 
-async def _again(services: Services, result: HandoffReady) -> Selection:
-    """Choose once more, which gives the same choice and its reasons: selection is deterministic."""
+async def _items(services: Services, result: HandoffReady) -> Table:
+    """Return each item, whether it went, and why, as far as choosing once more can tell.
+
+    Choosing is deterministic, but for what the new request mentions: its text is kept nowhere.
+    """
     thread_id = result.thread_id or ""
     state = await threads.load(services.threads, thread_id, result.coverage.through)
-    return select(state, thread_id, result.budget.allowance)
-
-
-def _items(selection: Selection) -> Table:
+    selection = select(state, thread_id, result.budget.allowance)
+    went = {choice.ref.position: choice for choice in selection.choices}
+    stayed = {omission.ref.position: omission for omission in omissions(state, selection)}
     table = Table(title="Items", title_justify="left", box=None, pad_edge=False)
     table.add_column("#", justify="right", style="dim", no_wrap=True)
     table.add_column("what", style="cyan", no_wrap=True)
     table.add_column("bytes", justify="right", no_wrap=True)
     table.add_column("went", no_wrap=True)
     table.add_column("why")
-    rows = [
-        (choice.ref, "whole" if choice.limit is None else f"{choice.limit:,}", choice.reason)
-        for choice in selection.choices
-    ]
-    rows += [(omission.ref, "no", omission.reason) for omission in selection.omissions]
-    for ref, went, reason in sorted(rows, key=lambda row: row[0].position):
-        table.add_row(str(ref.position), _what(ref), f"{ref.cost:,}", went, reason.value)
-    unlisted = selection.coverage.omitted_items - len(selection.omissions)
-    if unlisted:
+    listed = 0
+    for ref in state.kept:
+        position, part = ref.position, ""
+        goes = any(span.first <= position <= span.last for span in result.coverage.selected)
+        if goes:
+            part = "part" if position in result.coverage.abridged else "whole"
+            reason = went[position].reason if position in went else Reason.ASKED
+        else:
+            listed += 1
+            reason = stayed[position].reason if position in stayed else Reason.NO_ROOM
+        table.add_row(str(position), _what(ref), f"{ref.cost:,}", part or "no", reason.value)
+    unlisted = result.coverage.omitted_items - listed
+    if unlisted > 0:
         table.add_row("", f"{unlisted:,} older items", "", "no", "too far back to be candidates")
     return table
 
@@ -96,6 +101,8 @@ def _what(ref: ItemRef) -> str:
 
 def _other(result: HandoffResult) -> str:
     tag = str(result.__struct_config__.tag)
+    if isinstance(result, HandoffWaiting):
+        return f"{tag}: {result.message} Retry after {result.retry_after:g} s."
     if not isinstance(result, HandoffFailed):
         return tag
     room = (

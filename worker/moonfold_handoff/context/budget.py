@@ -145,7 +145,7 @@ def _selection(target: Target, conversation: Conversation | None) -> Selection:
     return Selection(
         target.provider,
         target.model or conversation.model,
-        target.options or conversation.options,
+        {**conversation.options, **target.options},
     )
 
 

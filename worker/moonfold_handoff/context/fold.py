@@ -7,7 +7,6 @@ asks for a fold from the start, with the rollbacks known beforehand.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -15,16 +14,16 @@ from msgspec.structs import replace
 
 from moonfold_handoff.context.accounting import text_bytes
 from moonfold_handoff.context.conversations import Conversations
-from moonfold_handoff.context.portable import body, kind_of, label
+from moonfold_handoff.context.portable import body, key_of, kind_of, label
+from moonfold_handoff.context.sketches import sketch
 from moonfold_handoff.context.state import (
-    WINDOW_BYTES,
-    WINDOW_ITEMS,
     Ancestor,
     ItemRef,
     Kind,
     Progress,
     ThreadState,
 )
+from moonfold_handoff.context.window import Window
 from moonfold_schemas.events import (
     ConversationCompacted,
     ConversationStarted,
@@ -108,9 +107,7 @@ class _Folding:
         self._through = state.through
         self._items = state.items
         self._first_position = state.first_position
-        self._evicted = state.evicted
-        self._window = deque(state.window)
-        self._window_bytes = sum(ref.least for ref in state.window)
+        self._window = Window(state.window, state.evicted, state.bare)
         self._first_request = state.first_request
         self._last_request = state.last_request
         self._last_answer = state.last_answer
@@ -122,7 +119,9 @@ class _Folding:
             through=self._through,
             items=self._items,
             first_position=self._first_position,
-            evicted=self._evicted,
+            evicted=self._window.evicted,
+            bare=self._window.bare,
+            ranking=(),
             window=tuple(self._window),
             first_request=self._first_request,
             last_request=self._last_request,
@@ -164,47 +163,38 @@ class _Folding:
         kind = kind_of(item)
         if kind is None:
             return
+        text = body(item)
+        small = sketch(text, self._window.spoken_of, whole=kind.is_message)
         ref = ItemRef(
             position=entry.position,
             record=entry.sequence,
             kind=kind,
             progress=Progress.of(item.status),
-            body=text_bytes(body(item)),
+            body=text_bytes(text),
             label=text_bytes(label(item)),
             exit_code=getattr(item, "exit_code", None),
+            key=key_of(item),
+            sketch=small.marks,
+            pieces=small.pieces,
         )
         if entry.position != entry.sequence and self._replace(ref):
             return
         self._items += 1
         self._first_position = min(self._first_position or ref.position, ref.position)
-        self._insert(ref)
+        self._window.add(ref)
         self._note(ref)
-        self._evict()
 
     def _replace(self, ref: ItemRef) -> bool:
         """Put a new record of a known item in its place; False if the item is not known."""
-        known = ref.position <= self._evicted
-        for index in range(len(self._window) - 1, -1, -1):
-            if self._window[index].position == ref.position:
-                self._window_bytes += ref.least - self._window[index].least
-                self._window[index] = ref
-                known = True
-                break
+        known = ref.position <= self._window.evicted
+        known = self._window.replace(ref) or known
         for name in ("_first_request", "_last_request", "_last_answer"):
             noted = getattr(self, name)
             if noted is not None and noted.position == ref.position:
                 setattr(self, name, ref)
         if known:
             self._note(ref)  # an answer may have been empty until now
-        self._evict()
         return known
-
-    def _insert(self, ref: ItemRef) -> None:
-        index = len(self._window)
-        while index and self._window[index - 1].position > ref.position:
-            index -= 1
-        self._window.insert(index, ref)
-        self._window_bytes += ref.least
 
     def _note(self, ref: ItemRef) -> None:
         """Keep hold of the items that a handoff wants first, however long ago they were."""
@@ -214,25 +204,16 @@ class _Folding:
         elif ref.kind is Kind.ASSISTANT and ref.body:
             self._last_answer = max(ref, self._last_answer or ref, key=_position)
 
-    def _evict(self) -> None:
-        while len(self._window) > WINDOW_ITEMS or (
-            self._window and self._window_bytes - self._window[0].least >= WINDOW_BYTES
-        ):
-            oldest = self._window.popleft()
-            self._window_bytes -= oldest.least
-            self._evicted = oldest.position
-
     def _roll_back(self, to: int) -> None:
         noted = (self._first_request, self._last_request, self._last_answer)
         held = (*self._window, *(ref for ref in noted if ref is not None))
-        if all(ref.record <= to for ref in held) and self._evicted <= to:
+        if all(ref.record <= to for ref in held) and self._window.evicted <= to:
             return
         kept = [ref for ref in self._window if ref.position <= to]
-        if self._evicted or any(ref.record > to for ref in kept):
+        if not self._window.is_complete or any(ref.record > to for ref in kept):
             raise RebuildNeededError
         self._items = len(kept)
-        self._window = deque(kept)
-        self._window_bytes = sum(ref.least for ref in kept)
+        self._window = Window(kept)
         self._first_request = self._last_request = self._last_answer = None
         self._first_position = kept[0].position if kept else 0
         for ref in kept:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import assert_never
 
+from moonfold_handoff.context.identifiers import mark_of
 from moonfold_handoff.context.state import Kind
 from moonfold_schemas.items import (
     AssistantMessage,
@@ -79,6 +80,22 @@ def body(item: Item) -> str:
         case OpaqueItem():
             return ""
     assert_never(item)
+
+
+def key_of(item: Item) -> str:
+    """Return a mark of what the item is an outcome or a change of; "" if of nothing.
+
+    Of two items with the same key the later one tells how things stand.
+    """
+    match item:
+        case Command():
+            return mark_of(f"$ {item.command}")
+        case FileChange():
+            return mark_of(item.path)
+        case Plan():
+            return mark_of("plan")
+        case _:
+            return ""
 
 
 def _attachments(item: UserMessage) -> str:

@@ -10,17 +10,18 @@ from enum import IntEnum
 from msgspec import Struct, field
 
 from moonfold_handoff.context.capacity import selection_key
+from moonfold_handoff.context.framing import FRAME_BYTES
 from moonfold_schemas.base import Option
 from moonfold_schemas.items import ItemStatus
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 """Raise it when the meaning of a field changes: older states are then folded anew from the log."""
 
-WINDOW_ITEMS = 1_024  # references kept; about 30 bytes each when saved
+WINDOW_ITEMS = 512  # references kept; about 45 bytes each when saved
 WINDOW_BYTES = 64_000  # stop keeping older items once this much could be carried without them (R15)
-ABRIDGED_BYTES = 320  # least room in which a head and a tail of an output are worth carrying
-
-FRAME_BYTES = 13  # `[mark #` + ` ` + `]` + line breaks around a body, escaped; digits come on top
+ABRIDGED_BYTES = 320  # about the least in which a part of an output is worth carrying
+SKETCH_BYTES = 16_000  # of all sketches together; the oldest items lose theirs first
+PIECE_BYTES = 4  # about what one figure of `pieces` takes when saved
 
 
 class Kind(IntEnum):
@@ -37,7 +38,7 @@ class Kind(IntEnum):
     @property
     def is_message(self) -> bool:
         """Whether it travels whole or not at all, under its own role (R3)."""
-        return self in (Kind.USER, Kind.ASSISTANT)
+        return self is Kind.USER or self is Kind.ASSISTANT
 
 
 class Progress(IntEnum):
@@ -65,6 +66,9 @@ class ItemRef(Struct, frozen=True, array_like=True):
         body: bytes of its body inside a JSON string literal (R14).
         label: bytes of its attribution label.
         exit_code: of a command, where known.
+        key: what an outcome or a change is one of: a mark of the command, of the path, of the plan.
+        sketch: marks of the identifiers it mentions; see `sketches`.
+        pieces: characters, bytes and marks of each piece in which it may travel; () if only whole.
     """
 
     position: int
@@ -74,11 +78,14 @@ class ItemRef(Struct, frozen=True, array_like=True):
     body: int
     label: int
     exit_code: int | None = None
+    key: str = ""
+    sketch: str = ""
+    pieces: tuple[int, ...] = ()
 
     @property
     def cost(self) -> int:
         """Bytes that the whole item adds to the attributed text."""
-        return self.frame + self.body
+        return FRAME_BYTES + len(str(self.position)) + self.label + self.body
 
     @property
     def frame(self) -> int:
@@ -89,6 +96,11 @@ class ItemRef(Struct, frozen=True, array_like=True):
     def least(self) -> int:
         """Bytes of the smallest form in which it can travel."""
         return self.cost if self.kind.is_message else min(self.cost, ABRIDGED_BYTES)
+
+    @property
+    def sketch_bytes(self) -> int:
+        """Bytes that its sketch takes of the saved state, about."""
+        return len(self.sketch) + PIECE_BYTES * len(self.pieces)
 
 
 class Conversation(Struct, frozen=True):
@@ -150,6 +162,8 @@ class ThreadState(Struct, frozen=True):
         items: number of items that can travel, kept or not.
         first_position: position of the thread's first item.
         evicted: position of the newest item no longer kept in `window`; 0 if all are.
+        bare: position of the newest item in `window` whose sketch was dropped; 0 if none was.
+        ranking: what is worth taking, the best first; see `ranking`. () where it is not made yet.
         window: the most recent items, oldest first.
         first_request: the original request.
         last_request: the newest request.
@@ -166,6 +180,8 @@ class ThreadState(Struct, frozen=True):
     items: int = 0
     first_position: int = 0
     evicted: int = 0
+    bare: int = 0
+    ranking: tuple[tuple[int, int], ...] = ()
     window: tuple[ItemRef, ...] = ()
     first_request: ItemRef | None = None
     last_request: ItemRef | None = None

@@ -16,7 +16,7 @@ from moonfold_handoff.store.scripts import Argument, producer_script, worker_scr
 from moonfold_schemas import WireError, decode_event, encode, is_id
 from moonfold_schemas.events import ItemRecorded, ThreadEvent
 
-PAGE = 256  # entries read at once
+PAGE = 64  # entries read, and folded, at once; meanwhile nothing else runs
 BATCH_EVENTS = 500  # events sent in one call at most
 BATCH_BYTES = 4 * 1024 * 1024  # bytes sent in one call at most, unless one event is larger
 
@@ -158,13 +158,11 @@ async def fetch(redis: Redis, records: Sequence[tuple[str, int]]) -> list[Thread
         held.setdefault(thread_id, []).append(sequence)
     events: dict[tuple[str, int], ThreadEvent] = {}
     for thread_id, sequences in held.items():
-        pages = await _fetch(redis, (keys.log(thread_id),), sequences)
-        for sequence, page in zip(sequences, pages, strict=True):
-            if not page:
+        raws = await _fetch(redis, (keys.log(thread_id),), (" ".join(map(str, sequences)),))
+        for sequence, raw in zip(sequences, raws, strict=True):
+            if raw is None:
                 raise HistoryCorruptError(f"The log has no entry {sequence}.")
-            raw_id, pairs = page[0]
-            fields = dict(zip(pairs[::2], pairs[1::2], strict=True))
-            events[thread_id, sequence] = _entry(raw_id, fields).event
+            events[thread_id, sequence] = _event(sequence, raw)
     return [events[record] for record in records]
 
 
@@ -175,11 +173,15 @@ def sequence_of(raw_id: bytes) -> int:
 
 def _entry(raw_id: bytes, fields: dict[bytes, Any]) -> Entry:
     sequence = sequence_of(raw_id)
-    try:
-        event = decode_event(fields.get(b"e", b""))
-    except WireError as error:
-        raise HistoryCorruptError(f"Entry {sequence} of the log is no event: {error}.") from None
+    event = _event(sequence, fields.get(b"e", b""))
     try:
         return Entry(sequence, int(fields.get(b"p", sequence)), event)
     except ValueError:
         raise HistoryCorruptError(f"Entry {sequence} of the log has no position.") from None
+
+
+def _event(sequence: int, raw: bytes) -> ThreadEvent:
+    try:
+        return decode_event(raw)
+    except WireError as error:
+        raise HistoryCorruptError(f"Entry {sequence} of the log is no event: {error}.") from None

@@ -5,17 +5,20 @@ There are no locks: two workers may fold the same tail, and the save that covers
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import msgspec
+from msgspec.structs import replace
 from redis.asyncio import Redis
 
 from moonfold_handoff.context.fold import (
-    Entry,
     RebuildNeededError,
     adopt,
     fold,
     rollbacks,
     surviving,
 )
+from moonfold_handoff.context.ranking import rank
 from moonfold_handoff.context.state import STATE_VERSION, ThreadState
 from moonfold_handoff.errors import (
     HistoryCorruptError,
@@ -27,7 +30,9 @@ from moonfold_handoff.store.scripts import worker_script
 from moonfold_schemas.events import ThreadForked
 
 MAX_LINEAGE = 64  # forks of forks
+KEEP_PAGES = 32  # pages folded between two savings of a long fold
 
+_load_state = worker_script("load_state")
 _save = worker_script("save_state")
 _decode = msgspec.json.Decoder(ThreadState).decode
 _encode = msgspec.json.Encoder().encode
@@ -57,13 +62,15 @@ async def _load(redis: Redis, thread_id: str, through: int | None, depth: int) -
         )
     ahead = kept is not None and kept.through > through
     if kept is None or ahead:
-        kept = await _beginning(redis, thread_id, through, depth)
+        origin = await _origin(redis, thread_id, depth)
+        kept = await _inherited(redis, origin, min(through, origin.before), depth)
     if kept.through >= through:
         return kept
     try:
-        state = await _fold(redis, thread_id, kept, through)
+        state = await _fold(redis, thread_id, kept, through, keep=not ahead)
     except RebuildNeededError:
         state = await _rebuild(redis, thread_id, through, depth)
+    state = replace(state, ranking=rank(state))
     if not ahead:
         await save(redis, thread_id, state)
     return state
@@ -77,11 +84,8 @@ async def save(redis: Redis, thread_id: str, state: ThreadState) -> bool:
 
 async def _kept(redis: Redis, thread_id: str) -> tuple[ThreadState | None, int | None]:
     """Return the kept state, if it can be read, and the last sequence of the log."""
-    async with redis.pipeline(transaction=False) as pipe:
-        pipe.hmget(keys.state(thread_id), ["v", "s"])
-        pipe.xrevrange(keys.log(thread_id), count=1)
-        (version, raw), tail = await pipe.execute()
-    last = log.sequence_of(tail[0][0]) if tail else None
+    version, raw, tail = await _load_state(redis, (keys.state(thread_id), keys.log(thread_id)), ())
+    last = log.sequence_of(tail) if tail else None
     if version != str(STATE_VERSION).encode():
         return None, last
     try:
@@ -92,40 +96,59 @@ async def _kept(redis: Redis, thread_id: str) -> tuple[ThreadState | None, int |
         return None, last
 
 
-async def _beginning(redis: Redis, thread_id: str, through: int, depth: int) -> ThreadState:
-    """Return the state before a log's first entry: empty, or for a fork what it took from its parent."""
+class _Origin(NamedTuple):
+    """Where a log begins: after sequence `before`, which for a fork is its parent's."""
+
+    before: int
+    parent_id: str | None
+
+
+async def _origin(redis: Redis, thread_id: str, depth: int) -> _Origin:
     first = await redis.xrange(keys.log(thread_id), count=1)
     before = log.sequence_of(first[0][0]) - 1 if first else 0
     if before == 0:
-        return ThreadState()
-    if through <= before:
-        raise HistoryIncompleteError(f"Thread {thread_id} begins after sequence {before}.")
+        return _Origin(0, None)
     [event] = await log.fetch(redis, [(thread_id, before + 1)])
     if not isinstance(event, ThreadForked) or event.through != before:
         raise HistoryCorruptError(f"The log of thread {thread_id} begins at {before + 1}.")
     if depth >= MAX_LINEAGE:
         raise HistoryCorruptError(f"Thread {thread_id} has more than {MAX_LINEAGE} ancestors.")
-    parent = await _load(redis, event.parent_thread_id, before, depth + 1)
-    return adopt(parent, event.parent_thread_id)
+    return _Origin(before, event.parent_thread_id)
 
 
-async def _fold(redis: Redis, thread_id: str, state: ThreadState, through: int) -> ThreadState:
+async def _inherited(redis: Redis, origin: _Origin, through: int, depth: int) -> ThreadState:
+    """Return the state before a log's first entry: empty, or what a fork has of its parent's."""
+    if origin.parent_id is None:
+        return ThreadState()
+    parent = await _load(redis, origin.parent_id, through, depth + 1)
+    return adopt(parent, origin.parent_id)
+
+
+async def _fold(
+    redis: Redis, thread_id: str, state: ThreadState, through: int, *, keep: bool
+) -> ThreadState:
+    """Fold what follows; in a long log, `keep` what is done so far, so that a next attempt goes on there."""
+    pages = 0
     async for entries in log.read(redis, thread_id, after=state.through, through=through):
         state = fold(state, entries)
+        pages += 1
+        if keep and pages % KEEP_PAGES == 0:
+            await save(redis, thread_id, state)
     return state
 
 
 async def _rebuild(redis: Redis, thread_id: str, through: int, depth: int) -> ThreadState:
-    """Fold the log from its start, its rollbacks known beforehand."""
-    beginning = await _beginning(redis, thread_id, through, depth)
+    """Fold the log from its start, its rollbacks known beforehand.
+
+    A fork that rolled back into what it took from its parent has only the parent's part before that.
+    """
+    origin = await _origin(redis, thread_id, depth)
     voided: list[tuple[int, int]] = []
-    async for entries in log.read(redis, thread_id, after=beginning.through, through=through):
+    async for entries in log.read(redis, thread_id, after=origin.before, through=through):
         voided.extend(rollbacks(entries))
-    state = beginning
-    async for entries in log.read(redis, thread_id, after=beginning.through, through=through):
-        state = fold(state, _survivors(entries, voided))
+    taken = min([origin.before, *(first - 1 for first, _ in voided)])
+    inherited = await _inherited(redis, origin, taken, depth)
+    state = replace(inherited, through=origin.before)
+    async for entries in log.read(redis, thread_id, after=origin.before, through=through):
+        state = fold(state, surviving(entries, voided))
     return state
-
-
-def _survivors(entries: list[Entry], voided: list[tuple[int, int]]) -> list[Entry]:
-    return list(surviving(entries, voided))

@@ -11,7 +11,8 @@
 -- A claim is arq's `arq:in-progress:<job id>` key, so stock arq workers respect it. A claim of this
 -- worker for a job that it is not running is left from a reply that was lost, and is taken up.
 --
--- Returns job id, score, job id, score, ...
+-- Returns for each: job id, score, attempt (from 1), body (nil if it has expired). Attempts are counted in
+-- arq's `arq:retry:<job id>`.
 
 local running = {}
 for i = 6, #ARGV do
@@ -21,7 +22,7 @@ end
 local claimed = {}
 local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'WITHSCORES', 'LIMIT', 0, ARGV[3])
 for i = 1, #due, 2 do
-  if #claimed / 2 >= tonumber(ARGV[2]) then
+  if #claimed / 4 >= tonumber(ARGV[2]) then
     break
   end
   if not running[due[i]] then
@@ -29,8 +30,14 @@ for i = 1, #due, 2 do
     local holder = redis.call('GET', key)
     if not holder or holder == ARGV[4] then
       redis.call('PSETEX', key, ARGV[5], ARGV[4])
+      local attempts = 'arq:retry:' .. due[i]
+      local attempt = redis.call('INCR', attempts)
+      redis.call('EXPIRE', attempts, 88400)
+      local body = redis.pcall('GET', 'arq:job:' .. due[i])
       claimed[#claimed + 1] = due[i]
       claimed[#claimed + 1] = due[i + 1]
+      claimed[#claimed + 1] = attempt
+      claimed[#claimed + 1] = type(body) == 'string' and body
     end
   end
 end

@@ -1,13 +1,20 @@
--- fetch: read entries of a log by their sequences, in one command and one reply.
+-- fetch: read events of a log by their sequences, in one command and one flat reply.
 --
 -- KEYS[1]  moonfold:{<thread>}:log
--- ARGV     sequences
+-- ARGV[1]  sequences, separated by spaces: one argument costs a client less than many
 --
--- Returns for each sequence its entry as XRANGE gives it, or an empty list where there is none.
+-- Returns for each sequence its event's bytes, or nil where there is none.
 
-local entries = {}
-for i = 1, #ARGV do
-  local id = ARGV[i] .. '-0'
-  entries[i] = redis.call('XRANGE', KEYS[1], id, id)
+local events = {}
+for sequence in string.gmatch(ARGV[1], '%d+') do
+  local id = sequence .. '-0'
+  local entry = redis.call('XRANGE', KEYS[1], id, id)[1]
+  local event = false
+  for i = 1, entry and #entry[2] or 0, 2 do
+    if entry[2][i] == 'e' then
+      event = entry[2][i + 1]
+    end
+  end
+  events[#events + 1] = event
 end
-return entries
+return events

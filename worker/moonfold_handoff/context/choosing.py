@@ -1,0 +1,143 @@
+"""Choosing when not everything fits.
+
+First the newest request, the newest answer and the original request; then a share for the recent
+conversation and one for what the new request mentions; then down the ranking; what is left is filled
+with whatever is recent. Messages go whole or not at all (R3), long outputs and diffs by pieces. The same
+state and request always give the same choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from moonfold_handoff.context.choices import ENVELOPE_BYTES, Choice, Reason, Room, whole
+from moonfold_handoff.context.identifiers import MARK_CHARACTERS, marks
+from moonfold_handoff.context.pieces import Pieces
+from moonfold_handoff.context.ranking import has_failed, rank
+from moonfold_handoff.context.state import ItemRef, ThreadState
+
+TALK_SHARE = 10  # this part of the allowance goes to recent requests and answers before all else
+ASKED_SHARE = 4  # this part goes to what the new request mentions
+ASKED_MARKS = 24  # identifiers of the new request that are looked for
+LEAST_ROOM = 64  # bytes; with less nothing is looked for
+
+
+def choose(
+    state: ThreadState, room: Room, allowance: int, asked: str | None = None
+) -> list[Choice]:
+    """Return what goes.
+
+    Args:
+        state: the thread.
+        room: what may be taken; it is used up.
+        allowance: bytes that the whole handoff may cost.
+        asked: the new request, whose identifiers are looked for.
+    """
+    choosing = _Choosing(state, room)
+    for ref, reason in (
+        (state.last_request, Reason.NEWEST_REQUEST),
+        (state.last_answer, Reason.NEWEST_ANSWER),
+        (state.first_request, Reason.ORIGINAL_REQUEST),
+    ):
+        if ref is not None:
+            choosing.take_whole(ref, reason)
+    choosing.take_talk(allowance // TALK_SHARE)
+    if asked:
+        choosing.take_asked(marks(asked)[:ASKED_MARKS], allowance // ASKED_SHARE)
+    choosing.take_ranked()
+    choosing.fill()
+    return choosing.choices()
+
+
+class _Choosing:
+    def __init__(self, state: ThreadState, room: Room) -> None:
+        self._state = state
+        self._room = room
+        self._whole: dict[int, Choice] = {}
+        self._pieces: dict[int, Pieces] = {}
+        self._reasons: dict[int, Reason] = {}
+
+    def take_whole(self, ref: ItemRef, reason: Reason) -> bool:
+        if ref.position in self._whole or not self._room.takes(ref):
+            return False
+        self._whole[ref.position] = whole(ref, reason)
+        return True
+
+    def take_talk(self, share: int) -> None:
+        """Take recent messages within `share` bytes."""
+        for ref in reversed(self._state.window):
+            if share < LEAST_ROOM:
+                return
+            if ref.kind.is_message and ref.cost <= share and self.take_whole(ref, Reason.RECENT):
+                share -= ref.cost
+
+    def take_asked(self, asked: Iterable[str], share: int) -> None:
+        """Take the newest mention of each identifier of the new request within `share` bytes."""
+        least = self._room.text - share
+        for mark in asked:
+            for ref in reversed(self._state.window):
+                place = ref.sketch.find(mark)
+                if place < 0 or place % MARK_CHARACTERS:
+                    continue
+                if ref.position not in self._whole and self._room.text - least > 0:
+                    self._take(ref, _piece_at(ref, place // MARK_CHARACTERS), Reason.ASKED, least)
+                break
+
+    def take_ranked(self) -> None:
+        """Go down the ranking."""
+        window = self._state.window
+        for index, piece in self._state.ranking or rank(self._state):
+            if self._room.text < LEAST_ROOM:
+                return
+            self._take(window[index], piece, None)
+
+    def fill(self) -> None:
+        """Take what is recent until the room is used up, long outputs from their end."""
+        for ref in reversed(self._state.window):
+            if self._room.text < LEAST_ROOM:
+                return
+            if not ref.pieces:
+                self.take_whole(ref, Reason.RECENT)
+            elif ref.position in self._pieces or ref.least <= self._room.text:
+                for piece in range(len(ref.pieces) // 3 - 1, 0, -1):
+                    self._take(ref, piece, Reason.RECENT)
+
+    def choices(self) -> list[Choice]:
+        """Return all that was taken."""
+        parts = [
+            Choice(pieces.ref, self._reasons[position], pieces.spent, pieces.spans())
+            for position, pieces in self._pieces.items()
+            if pieces.taken
+        ]
+        return [*self._whole.values(), *parts]
+
+    def _take(self, ref: ItemRef, piece: int, reason: Reason | None, least: int = 0) -> None:
+        """Take an item, or a piece of it, if that leaves at least `least` bytes of room."""
+        if not ref.pieces:
+            if self._room.text - ref.cost >= least:
+                self.take_whole(ref, reason or _worth(ref))
+            return
+        pieces = self._pieces.get(ref.position)
+        if pieces is None:
+            pieces = self._pieces[ref.position] = Pieces(ref)
+        if piece in pieces.taken:
+            return
+        cost = pieces.cost_of(piece)
+        envelope = 0 if pieces.taken else ENVELOPE_BYTES
+        if self._room.text - cost >= least and self._room.take(cost, cost + envelope):
+            pieces.take(piece)
+            self._reasons.setdefault(ref.position, reason or _worth(ref))
+
+
+def _piece_at(ref: ItemRef, mark: int) -> int:
+    """Return the piece that has the mark of that number; the first piece comes with any other."""
+    piece = 0
+    for piece, count in enumerate(ref.pieces[2::3]):
+        if mark < count:
+            return max(piece, 1)
+        mark -= count
+    return piece
+
+
+def _worth(ref: ItemRef) -> Reason:
+    return Reason.FAILED if has_failed(ref) else Reason.IN_PLAY
