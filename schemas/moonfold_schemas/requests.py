@@ -55,7 +55,8 @@ class RequestBase(Wire, tag_field="type", frozen=True, kw_only=True):
 
     `through` is the sequence of the last event that the session wrote: the handoff is made from exactly
     that much history. `token_cap` lowers or raises the operator's cap for this handoff, within the same
-    clamp (R13).
+    clamp (R13). `native_failed` says that the target tried to go on by itself and could not, so the
+    handoff has to be portable.
     """
 
     request_id: Id
@@ -64,6 +65,7 @@ class RequestBase(Wire, tag_field="type", frozen=True, kw_only=True):
     through: Sequence
     request: NewRequest | None = None
     token_cap: Tokens | None = None
+    native_failed: bool = False
 
 
 class ProviderLimitReached(RequestBase, tag="provider.limit_reached", frozen=True, kw_only=True):
@@ -89,13 +91,16 @@ class RestartRequested(RequestBase, tag="restart.requested", frozen=True, kw_onl
 
 
 class ForkRequested(RequestBase, tag="fork.requested", frozen=True, kw_only=True):
-    """A new thread `fork_thread_id` whose history is `thread_id` up to `through`.
+    """A new thread `fork_thread_id` whose history is `thread_id` up to a point.
 
-    Without `request` the handoff is prepared in the background.
+    The point is `through`, or, not after that, the end of the turn `turn_id`, or of the latest turn that
+    had ended (`settled`). Without `request` the handoff is prepared in the background.
     """
 
     target: Target
     fork_thread_id: Id
+    turn_id: Id | None = None
+    settled: bool = False
 
 
 HandoffRequest = ProviderLimitReached | ProviderSwitchRequested | RestartRequested | ForkRequested

@@ -15,10 +15,11 @@ from moonfold_schemas.requests import Target
 
 
 class Delivery(StrEnum):
-    """Which of the two deliveries a target takes."""
+    """Which of the two deliveries a target takes; `native` where it goes on by itself and needs none."""
 
     ITEMS = "items"
     TEXT = "text"
+    NATIVE = "native"
 
 
 class Origin(StrEnum):

@@ -17,7 +17,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from . import append, latency, own_text, size, throughput
+from . import append, forks, latency, own_text, size, throughput
 from .figures import Figure, Series, combine, table
 from .servers import server
 
@@ -27,6 +27,7 @@ BENCHMARKS: dict[str, tuple[Callable[..., list[Figure]], tuple[str, ...]]] = {
     "append": (append.measure, ("events", "batch")),
     "size": (size.measure, ("items", "builds")),
     "own_text": (own_text.measure, ()),
+    "forks": (forks.measure, ()),
 }
 """What measures each, and which options it takes."""
 

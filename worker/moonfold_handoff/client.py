@@ -91,6 +91,10 @@ class HandoffClient:
             await queue.enqueue_fold(self._services.redis, thread_id)
         return last
 
+    async def last(self, thread_id: str) -> int:
+        """Return the last sequence of a thread's log; 0 if there is no such thread."""
+        return await log.last(self._services.threads, thread_id)
+
     async def request(self, request: HandoffRequest) -> bool:
         """Ask for a handoff; False if this request is asked or answered already, which is harmless.
 

@@ -13,10 +13,11 @@ from typing import Any
 import structlog
 from msgspec.structs import replace
 
+from moonfold_handoff import forks
 from moonfold_handoff.context.budget import compute_budget
-from moonfold_handoff.context.delivery import delivery_for
+from moonfold_handoff.context.delivery import delivery_for, goes_on_natively
 from moonfold_handoff.context.rendering import render
-from moonfold_handoff.context.selection import Selection, select
+from moonfold_handoff.context.selection import NOTHING, Selection, select
 from moonfold_handoff.context.state import ThreadState
 from moonfold_handoff.errors import (
     HandoffError,
@@ -31,10 +32,18 @@ from moonfold_schemas import WireError, decode_request, is_id, utc_now
 from moonfold_schemas.codec import parse
 from moonfold_schemas.events import ItemRecorded, LimitKind
 from moonfold_schemas.items import Item
-from moonfold_schemas.requests import HandoffRequest, ProviderLimitReached, Target
+from moonfold_schemas.requests import (
+    ForkRequested,
+    HandoffRequest,
+    ProviderLimitReached,
+    RestartRequested,
+    Target,
+)
 from moonfold_schemas.results import (
+    Delivery,
     FailureCode,
     HandoffFailed,
+    HandoffPrepared,
     HandoffReady,
     HandoffResult,
     HandoffWaiting,
@@ -136,41 +145,66 @@ async def _answer(services: Services, request: HandoffRequest) -> HandoffResult:
                 retry_after=limit.retry_after,
                 message="The provider asks to wait; it has not reached a limit.",
             )
-    state = await threads.load(services.threads, request.thread_id, request.through)
-    return await _first_that_fits(services, request, state)
+    thread_id, through = request.thread_id, request.through
+    if isinstance(request, ForkRequested):
+        thread_id, through = request.fork_thread_id, await forks.link(services, request)
+    state = await threads.load(services.threads, thread_id, through)
+    result = await _first_that_fits(services, request, thread_id, state)
+    if isinstance(request, ForkRequested) and request.request is None:
+        return HandoffPrepared(
+            request_id=result.request_id,
+            session_id=result.session_id,
+            thread_id=thread_id,
+            target=result.target,
+            coverage=result.coverage,
+            budget=result.budget,
+        )
+    return result
 
 
 async def _first_that_fits(
-    services: Services, request: HandoffRequest, state: ThreadState
+    services: Services, request: HandoffRequest, thread_id: str, state: ThreadState
 ) -> HandoffReady:
     """Return the handoff for the first target that has room for at least the references."""
-    candidates = (
-        request.candidates if isinstance(request, ProviderLimitReached) else (request.target,)
-    )
+    candidates = _candidates(request)
     for target in candidates[:-1]:
         try:
-            return await _handoff(services, request, state, target)
+            return await _handoff(services, request, thread_id, state, target)
         except ReferencesDoNotFitError:
             logger.info("candidate_has_no_room", provider=target.provider)
-    return await _handoff(services, request, state, candidates[-1])
+    return await _handoff(services, request, thread_id, state, candidates[-1])
+
+
+def _candidates(request: HandoffRequest) -> tuple[Target, ...]:
+    if isinstance(request, ProviderLimitReached):
+        return request.candidates
+    if isinstance(request, RestartRequested):
+        return (replace(request.target, conversation_id=None),)  # a restart is a fresh conversation
+    return (request.target,)
 
 
 async def _handoff(
-    services: Services, request: HandoffRequest, state: ThreadState, target: Target
+    services: Services,
+    request: HandoffRequest,
+    thread_id: str,
+    state: ThreadState,
+    target: Target,
 ) -> HandoffReady:
     cap = services.settings.cap(request.token_cap)
     budget = compute_budget(state, target, request.request, cap, services.catalogue)
     asked = request.request.text if request.request is not None else None
-    selection = select(state, request.thread_id, budget.allowance, asked)
-    contents = await _contents(services, request.thread_id, state, selection)
+    unseen = state.since(state.conversation(target.conversation_id))
+    native = goes_on_natively(request, state, target)
+    selection = NOTHING if native else select(unseen, thread_id, budget.allowance, asked)
+    contents = await _contents(services, thread_id, state, selection)
     rendering = render(selection, contents, secrets.token_bytes(MARK_SEED_BYTES))
-    delivery = delivery_for(target)
+    delivery = Delivery.NATIVE if native else delivery_for(target)
     return HandoffReady(
         request_id=request.request_id,
         session_id=request.session_id,
-        thread_id=request.thread_id,
+        thread_id=thread_id,
         target=target,
-        coverage=selection.coverage,
+        coverage=replace(selection.coverage, through=state.through),
         budget=replace(
             budget,
             cost=rendering.cost(delivery),

@@ -26,6 +26,11 @@ Progress = Callable[[str], None]
 class NoWorkerError(Exception):
     """Nobody answered the request."""
 
+    @classmethod
+    def after(cls, seconds: float) -> NoWorkerError:
+        """Return the error for a wait of so many seconds."""
+        return cls(f"No worker answered within {seconds:.0f} s; start one with `moonfold worker`.")
+
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
@@ -59,7 +64,7 @@ async def transfer(
         NoWorkerError: no worker answered within `WAIT_SECONDS`.
     """
     async with (
-        _worker_if_embedded(settings),
+        worker_if_embedded(settings),
         HandoffClient(f"cli:{uuid.uuid4()}", settings) as client,
     ):
         progress(f"Recording {len(transcript.events):,} events")
@@ -79,14 +84,13 @@ async def transfer(
         try:
             result = await client.wait(asked.request_id, WAIT_SECONDS)
         except TimeoutError:
-            raise NoWorkerError(
-                f"No worker answered within {WAIT_SECONDS:.0f} s; start one with `moonfold worker`."
-            ) from None
+            raise NoWorkerError.after(WAIT_SECONDS) from None
         return Transfer(result, thread_id, time.perf_counter() - started)
 
 
 @asynccontextmanager
-async def _worker_if_embedded(settings: Settings) -> AsyncIterator[None]:
+async def worker_if_embedded(settings: Settings) -> AsyncIterator[None]:
+    """Run a worker in this process meanwhile, unless workers serve a server of the settings."""
     if settings.redis_url is not None:
         yield
         return

@@ -36,6 +36,7 @@ from moonfold_schemas import WireError
 from moonfold_schemas.codec import parse
 
 NAME = "moonfold-worker"  # in the server's client list
+PATIENCE = 0.25  # seconds that background jobs stand back at most, while interactive ones run
 IDLE_POLL = 0.5  # seconds between looks at the queue when nothing wakes the worker
 JOB_SECONDS = 20  # a job that takes longer is tried again; after `kill -9` a job waits 10 s more
 STOP_SECONDS = 10.0  # what running jobs get at shutdown before they are given back
@@ -45,7 +46,7 @@ ATTEMPTS_EVER = 20  # shutdowns count as attempts, too
 RETRY_BASE = 0.2  # seconds before the second attempt, doubled each time
 RETRY_CAP = 30  # seconds between attempts at most
 HANDOFF_JOBS = 32  # running at once
-BACKGROUND_JOBS = 8
+BACKGROUND_JOBS = 2  # folding and ranking keep the loop for milliseconds; more would delay a person
 READ_LIMIT = (
     1_000  # ids looked at; running jobs stay in the queue, so more than all workers can run
 )
@@ -72,7 +73,14 @@ class WakeWorker(Worker):
     every `IDLE_POLL` seconds is the fallback, so a lost hint costs latency and never a job.
     """
 
-    def __init__(self, services: Services, queue: str, max_jobs: int) -> None:
+    def __init__(
+        self,
+        services: Services,
+        queue: str,
+        max_jobs: int,
+        *,
+        yields_to: WakeWorker | None = None,
+    ) -> None:
         self.token = secrets.token_hex(8)
         super().__init__(
             functions=functions(),
@@ -96,6 +104,11 @@ class WakeWorker(Worker):
         self._claiming = asyncio.Lock()
         self._more_waiting = False
         self._listener: asyncio.Task[None] | None = None
+        self._yields_to = yields_to
+        self._yielding: list[WakeWorker] = []
+        self._started_at = 0.0
+        if yields_to is not None:
+            yields_to._yielding.append(self)  # noqa: SLF001 - the same class
 
     async def main(self) -> None:
         """Run until cancelled."""
@@ -181,7 +194,7 @@ class WakeWorker(Worker):
 
     async def _start_claimed(self) -> None:
         free = self.max_jobs - len(self.tasks)
-        if free <= 0 or not self.allow_pick_jobs:
+        if free <= 0 or not self.allow_pick_jobs or self._must_yield():
             return
         claimed = await _claim(
             self.pool,
@@ -204,6 +217,7 @@ class WakeWorker(Worker):
             run = self._run(job_id, int(float(score)), attempt, raw)
             task = self.loop.create_task(run)
             self.tasks[job_id] = task
+            self._started_at = time.monotonic()
             task.add_done_callback(partial(self._collect, job_id))
         self._more_waiting = len(claimed) == 4 * free
 
@@ -211,8 +225,17 @@ class WakeWorker(Worker):
         del self.tasks[job_id]
         if self._more_waiting:
             self._wake.set()
+        if not self.tasks:
+            for other in self._yielding:
+                other._wake.set()  # noqa: SLF001 - the same class
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("job_crashed", job_id=job_id, exc_info=error)
+
+    def _must_yield(self) -> bool:
+        """Whether jobs that a person waits for are running, and jobs of this queue can wait yet."""
+        if self._yields_to is None or not self._yields_to.tasks:
+            return False
+        return time.monotonic() - self._started_at < PATIENCE
 
     async def _refuse(self, raw_id: bytes) -> None:
         """Take a job off the queue whose id no key can be made of."""
@@ -262,10 +285,9 @@ async def run(settings: Settings, stop: asyncio.Event, ready: asyncio.Event | No
     catalogue = await asyncio.to_thread(load_catalogue, settings.model_windows)
     async with open_services(settings, name=NAME, catalogue=catalogue) as services:
         await services.redis.ping()
-        workers = [
-            WakeWorker(services, keys.HANDOFFS, HANDOFF_JOBS),
-            WakeWorker(services, keys.BACKGROUND, BACKGROUND_JOBS),
-        ]
+        interactive = WakeWorker(services, keys.HANDOFFS, HANDOFF_JOBS)
+        background = WakeWorker(services, keys.BACKGROUND, BACKGROUND_JOBS, yields_to=interactive)
+        workers = [interactive, background]
         running = [asyncio.create_task(worker.async_run()) for worker in workers]
         stopping = asyncio.create_task(stop.wait())
         logger.info("worker_started", queues=[worker.queue_name for worker in workers])

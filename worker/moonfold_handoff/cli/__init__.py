@@ -12,8 +12,10 @@ from moonfold_handoff import logs
 from moonfold_handoff.catalogue import CatalogueError
 from moonfold_handoff.cli.demo import demo
 from moonfold_handoff.cli.explain import explain
+from moonfold_handoff.cli.fork import fork
 from moonfold_handoff.cli.handoff import handoff
 from moonfold_handoff.cli.settings import settings
+from moonfold_handoff.cli.threads import thread, threads
 from moonfold_handoff.cli.worker import worker
 from moonfold_handoff.embedded import EmbeddedServerError
 from moonfold_handoff.settings import Settings
@@ -74,5 +76,5 @@ def main(ctx: click.Context) -> None:
     ctx.obj = read
 
 
-for command in (demo, explain, handoff, settings, worker):
+for command in (demo, explain, fork, handoff, settings, thread, threads, worker):
     main.add_command(command)

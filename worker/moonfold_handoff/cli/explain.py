@@ -64,6 +64,7 @@ async def _items(services: Services, result: HandoffReady) -> Table:
     """
     thread_id = result.thread_id or ""
     state = await threads.load(services.threads, thread_id, result.coverage.through)
+    state = state.since(state.conversation(result.target.conversation_id))
     selection = select(state, thread_id, result.budget.allowance)
     went = {choice.ref.position: choice for choice in selection.choices}
     stayed = {omission.ref.position: omission for omission in omissions(state, selection)}

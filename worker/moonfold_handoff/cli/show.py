@@ -15,7 +15,14 @@ from moonfold_handoff.transcripts import Transcript
 from moonfold_handoff.transfer import Transfer
 from moonfold_schemas.events import ItemRecorded
 from moonfold_schemas.items import Item
-from moonfold_schemas.results import Budget, Coverage, Delivery, HandoffReady, PositionRange
+from moonfold_schemas.results import (
+    Budget,
+    Coverage,
+    Delivery,
+    HandoffPrepared,
+    HandoffReady,
+    PositionRange,
+)
 
 PREVIEW = 72  # characters of an item shown
 
@@ -55,6 +62,19 @@ def ready(transcript: Transcript, outcome: Transfer, result: HandoffReady) -> No
     console.print(budget_table(result.budget))
 
 
+def forked(result: HandoffReady | HandoffPrepared) -> None:
+    """Show what a fork has, and what its handoff would carry."""
+    console = Console()
+    coverage = result.coverage
+    total = coverage.selected_items + coverage.omitted_items
+    console.print(
+        f"[bold]Thread {result.thread_id}[/bold] begins after #{coverage.through - 1}; "
+        f"its handoff to {result.target.provider} carries {coverage.selected_items} of {total} items"
+    )
+    console.print()
+    console.print(budget_table(result.budget))
+
+
 def next_steps() -> None:
     """Say where to go from the demonstration."""
     table = Table(title="Next", title_justify="left", box=None, pad_edge=False, show_header=False)
@@ -88,7 +108,7 @@ def _travelled(transcript: Transcript, coverage: Coverage) -> Table:
             str(position),
             label(item) + note,
             f"{len(text.encode()):,}",
-            Text(_preview(text)),
+            Text(preview(text)),
         )
     return table
 
@@ -143,7 +163,7 @@ def _items(transcript: Transcript) -> dict[int, Item]:
     return items
 
 
-def _preview(text: str) -> str:
+def preview(text: str) -> str:
     """Return how a text begins, on one line and without what a terminal would obey."""
     begins = " ".join(text[: 4 * PREVIEW].split())[:PREVIEW]
     return "".join(character if character.isprintable() else "�" for character in begins)

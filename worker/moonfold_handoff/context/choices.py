@@ -23,6 +23,7 @@ class Reason(StrEnum):
     EVERYTHING_FITS = "everything fits"
     NEWEST_REQUEST = "newest request"
     NEWEST_ANSWER = "newest answer"
+    UNANSWERED = "a request that is not answered yet"
     ORIGINAL_REQUEST = "original request"
     RECENT = "recent"
     ASKED = "the new request mentions it"

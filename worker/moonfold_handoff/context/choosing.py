@@ -8,13 +8,13 @@ state and request always give the same choice.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from moonfold_handoff.context.choices import ENVELOPE_BYTES, Choice, Reason, Room, whole
 from moonfold_handoff.context.identifiers import MARK_CHARACTERS, marks
 from moonfold_handoff.context.pieces import Pieces
 from moonfold_handoff.context.ranking import has_failed, rank
-from moonfold_handoff.context.state import ItemRef, ThreadState
+from moonfold_handoff.context.state import ItemRef, Kind, ThreadState
 
 TALK_SHARE = 10  # this part of the allowance goes to recent requests and answers before all else
 ASKED_SHARE = 4  # this part goes to what the new request mentions
@@ -36,6 +36,7 @@ def choose(
     choosing = _Choosing(state, room)
     for ref, reason in (
         (state.last_request, Reason.NEWEST_REQUEST),
+        *((ref, Reason.UNANSWERED) for ref in _unanswered(state)),
         (state.last_answer, Reason.NEWEST_ANSWER),
         (state.first_request, Reason.ORIGINAL_REQUEST),
     ):
@@ -47,6 +48,16 @@ def choose(
     choosing.take_ranked()
     choosing.fill()
     return choosing.choices()
+
+
+def _unanswered(state: ThreadState) -> Iterator[ItemRef]:
+    """Yield requests since the newest answer, the newest first."""
+    answered = 0 if state.last_answer is None else state.last_answer.position
+    for ref in reversed(state.window):
+        if ref.position <= answered:
+            return
+        if ref.kind is Kind.USER:
+            yield ref
 
 
 class _Choosing:

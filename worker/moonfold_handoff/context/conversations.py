@@ -69,6 +69,8 @@ class Conversations:
                 capacity=told,
                 selected_at=sequence,
                 estimated_tokens=0 if continued is None else continued.held,
+                seen=0 if continued is None else continued.seen,
+                seen_items=0 if continued is None else continued.seen_items,
             )
         )
         self._count_anew()
@@ -134,10 +136,16 @@ class Conversations:
         if known.conversation_id == self._current_id:
             self._count_anew()
 
-    def deliver(self, event: HandoffDelivered) -> None:
-        """Count a handoff into the conversation that was given it."""
+    def deliver(self, event: HandoffDelivered, items: int) -> None:
+        """Count a handoff into the conversation that was given it, which has seen so much of the thread.
+
+        Args:
+            event: what was delivered.
+            items: items of the thread now, of which those up to `event.through` are taken as seen.
+        """
         size = ASSUMED_DELIVERY if event.tokens is None else event.tokens
         self._grow(event.conversation_id, size)
+        self._see(event.conversation_id, event.through, items)
 
     def hold(self, position: int, size: int, *, is_request: bool) -> None:
         """Count an item into the conversation that carries the thread, a repeated record once."""
@@ -148,6 +156,23 @@ class Conversations:
         self._grow(self._current_id, size - earlier)
         pending = self._pending_request + size - earlier if is_request else 0
         self._pending_request = _tokens(pending)
+
+    def see(self, sequence: int, items: int) -> None:
+        """Take what is recorded as seen by the conversation that carries the thread: it wrote it."""
+        self._see(self._current_id, sequence, items)
+
+    def _see(self, conversation_id: str | None, sequence: int, items: int) -> None:
+        known = self._by_id.get(conversation_id or "")
+        if known is not None and sequence > known.seen:
+            seen = replace(known, seen=sequence, seen_items=items)
+            self._by_id[known.conversation_id] = seen
+
+    def roll_back(self, to: int, items: int) -> None:
+        """Take what was recorded after `to` as unseen, since it is gone; `items` are left."""
+        self._pending_request = 0
+        for known in list(self._by_id.values()):
+            if known.seen > to:
+                self._by_id[known.conversation_id] = replace(known, seen=to, seen_items=items)
 
     def end_turn(self) -> None:
         """Take what was asked as part of the conversation from here on."""

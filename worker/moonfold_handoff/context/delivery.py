@@ -1,10 +1,11 @@
-"""Which of the two deliveries a target takes (R5, R6)."""
+"""Which delivery a target takes (R5, R6), and whether it needs one."""
 
 from __future__ import annotations
 
 import re
 
-from moonfold_schemas.requests import Target
+from moonfold_handoff.context.state import ThreadState
+from moonfold_schemas.requests import ForkRequested, HandoffRequest, Target
 from moonfold_schemas.results import Delivery
 
 INJECT_ITEMS_SINCE = (0, 121, 0)
@@ -17,6 +18,23 @@ def delivery_for(target: Target) -> Delivery:
     if given is None:
         given = target.provider == "codex" and _version(target.version) >= INJECT_ITEMS_SINCE
     return Delivery.ITEMS if given else Delivery.TEXT
+
+
+def goes_on_natively(request: HandoffRequest, state: ThreadState, target: Target) -> bool:
+    """Return whether the provider can go on by itself, so that no history has to travel.
+
+    A resume needs the conversation to have seen all of the thread; a native fork needs the thread's
+    conversation to be of the same provider. A session that tried in vain says so, and gets a portable
+    handoff.
+    """
+    if request.native_failed:
+        return False
+    if isinstance(request, ForkRequested):
+        current = request.target.conversation_id
+        return bool(target.native.fork) and current is not None
+    known = state.conversation(target.conversation_id)
+    resumes = bool(target.native.resume) and known is not None
+    return resumes and known is not None and not state.since(known).items
 
 
 def _version(text: str | None) -> tuple[int, ...]:

@@ -104,6 +104,7 @@ class _Folding:
 
     def __init__(self, state: ThreadState) -> None:
         self._from = state
+        self._ranked = True  # nothing that the ranking depends on has changed
         self._through = state.through
         self._items = state.items
         self._first_position = state.first_position
@@ -121,7 +122,7 @@ class _Folding:
             first_position=self._first_position,
             evicted=self._window.evicted,
             bare=self._window.bare,
-            ranking=(),
+            ranking=self._from.ranking if self._ranked else (),
             window=tuple(self._window),
             first_request=self._first_request,
             last_request=self._last_request,
@@ -137,9 +138,10 @@ class _Folding:
                     entry.position, _held_bytes(item), is_request=isinstance(item, UserMessage)
                 )
                 self._record(entry, item)
+                self._conversations.see(entry.sequence, self._items)
             case TurnsRolledBack(to=to):
-                self._conversations.end_turn()
                 self._roll_back(to)
+                self._conversations.roll_back(to, self._items_until(to))
             case ConversationStarted() as started:
                 self._conversations.start(started, entry.sequence)
             case ModelSelected() as selected:
@@ -149,13 +151,18 @@ class _Folding:
             case ConversationCompacted() as compacted:
                 self._conversations.compact(compacted, entry.sequence)
             case HandoffDelivered() as delivered:
-                self._conversations.deliver(delivered)
+                self._conversations.deliver(delivered, self._items_until(delivered.through))
             case TurnEnded():
                 self._conversations.end_turn()
             case OpaqueEvent(size=size):
                 self._conversations.hold(entry.position, size, is_request=False)
+                self._conversations.see(entry.sequence, self._items)
             case _:
                 pass
+
+    def _items_until(self, sequence: int) -> int:
+        """Return how many items there are up to `sequence`, as far as the window tells."""
+        return self._items - sum(ref.position > sequence for ref in self._window)
 
     # Items
 
@@ -164,6 +171,7 @@ class _Folding:
         if kind is None:
             return
         text = body(item)
+        self._ranked = False
         small = sketch(text, self._window.spoken_of, whole=kind.is_message)
         ref = ItemRef(
             position=entry.position,
@@ -212,6 +220,7 @@ class _Folding:
         kept = [ref for ref in self._window if ref.position <= to]
         if not self._window.is_complete or any(ref.record > to for ref in kept):
             raise RebuildNeededError
+        self._ranked = False
         self._items = len(kept)
         self._window = Window(kept)
         self._first_request = self._last_request = self._last_answer = None

@@ -37,6 +37,10 @@ class Selection:
     available: int = 0
 
 
+NOTHING = Selection((), Coverage(through=0, selected_items=0, omitted_items=0), None)
+"""What travels where nothing has to."""
+
+
 def select(
     state: ThreadState, thread_id: str, allowance: int, asked: str | None = None
 ) -> Selection:

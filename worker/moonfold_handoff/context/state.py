@@ -8,13 +8,14 @@ from __future__ import annotations
 from enum import IntEnum
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from moonfold_handoff.context.capacity import selection_key
 from moonfold_handoff.context.framing import FRAME_BYTES
 from moonfold_schemas.base import Option
 from moonfold_schemas.items import ItemStatus
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 """Raise it when the meaning of a field changes: older states are then folded anew from the log."""
 
 WINDOW_ITEMS = 512  # references kept; about 45 bytes each when saved
@@ -115,6 +116,8 @@ class Conversation(Struct, frozen=True):
         reported_at: sequence that these figures describe.
         selected_at: sequence from which its model and options are in force.
         estimated_tokens: what it holds, counted from saved activity (R22).
+        seen: sequence up to which it has the thread, because it wrote it or was given it.
+        seen_items: items up to there.
     """
 
     conversation_id: str
@@ -128,6 +131,8 @@ class Conversation(Struct, frozen=True):
     reported_at: int = 0
     selected_at: int = 0
     estimated_tokens: int = 0
+    seen: int = 0
+    seen_items: int = 0
 
     @property
     def selection(self) -> str:
@@ -195,6 +200,30 @@ class ThreadState(Struct, frozen=True):
     def conversation(self, conversation_id: str | None) -> Conversation | None:
         """Return what is known of a conversation, or None."""
         return next((c for c in self.conversations if c.conversation_id == conversation_id), None)
+
+    def since(self, conversation: Conversation | None) -> ThreadState:
+        """Return the state of what a conversation has not seen; all of it for a fresh one."""
+        if conversation is None or not conversation.seen:
+            return self
+        seen = conversation.seen
+        kept = [ref for ref in self.window if ref.position > seen]
+        dropped = len(self.window) - len(kept)
+
+        def unseen(ref: ItemRef | None) -> ItemRef | None:
+            return ref if ref is not None and ref.position > seen else None
+
+        evicted = self.evicted if self.evicted > seen else 0
+        return replace(
+            self,
+            items=max(len(kept), self.items - conversation.seen_items),
+            first_position=seen + 1 if evicted else (kept[0].position if kept else 0),
+            evicted=evicted,
+            window=tuple(kept),
+            ranking=tuple((i - dropped, piece) for i, piece in self.ranking if i >= dropped),
+            first_request=unseen(self.first_request),
+            last_request=unseen(self.last_request),
+            last_answer=unseen(self.last_answer),
+        )
 
     def holder(self, thread_id: str, sequence: int) -> str:
         """Return which thread of the lineage holds the record at `sequence`."""

@@ -146,6 +146,28 @@ async def read(
         yield entries
 
 
+async def last(redis: Redis, thread_id: str) -> int:
+    """Return the last sequence of a log; 0 if there is none."""
+    tail = await redis.xrevrange(keys.log(thread_id), count=1)
+    return sequence_of(tail[0][0]) if tail else 0
+
+
+async def read_back(
+    redis: Redis, thread_id: str, through: int
+) -> AsyncIterator[tuple[int, ThreadEvent]]:
+    """Yield sequence and event of a log's entries from `through` backwards.
+
+    Raises:
+        HistoryCorruptError: an entry is no thread event.
+    """
+    end = f"{through}-0"
+    while page := await redis.xrevrange(keys.log(thread_id), max=end, count=PAGE):
+        for raw_id, fields in page:
+            entry = _entry(raw_id, fields)
+            yield entry.sequence, entry.event
+        end = f"({sequence_of(page[-1][0])}-0"
+
+
 async def fetch(redis: Redis, records: Sequence[tuple[str, int]]) -> list[ThreadEvent]:
     """Return the events at (thread id, sequence), in one round trip for each thread.
 

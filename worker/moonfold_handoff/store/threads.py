@@ -5,6 +5,7 @@ There are no locks: two workers may fold the same tail, and the save that covers
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import NamedTuple
 
 import msgspec
@@ -26,12 +27,15 @@ from moonfold_handoff.errors import (
     ThreadNotFoundError,
 )
 from moonfold_handoff.store import keys, log
+from moonfold_handoff.store.past import PastStates
 from moonfold_handoff.store.scripts import worker_script
 from moonfold_schemas.events import ThreadForked
 
 MAX_LINEAGE = 64  # forks of forks
+MILLISECONDS_A_DAY = 24 * 3600 * 1000
 KEEP_PAGES = 32  # pages folded between two savings of a long fold
 
+_past = PastStates()
 _load_state = worker_script("load_state")
 _save = worker_script("save_state")
 _decode = msgspec.json.Decoder(ThreadState).decode
@@ -60,20 +64,67 @@ async def _load(redis: Redis, thread_id: str, through: int | None, depth: int) -
             f"The request means the history up to {through}; the log of thread {thread_id} ends at "
             f"{last}."
         )
-    ahead = kept is not None and kept.through > through
-    if kept is None or ahead:
-        origin = await _origin(redis, thread_id, depth)
-        kept = await _inherited(redis, origin, min(through, origin.before), depth)
+    if kept is not None and kept.through > through:
+        return await _before(redis, thread_id, through, depth)
+    if kept is None:
+        kept = await _beginning(redis, thread_id, through, depth)
     if kept.through >= through:
         return kept
+    state = await _brought_up(redis, thread_id, kept, through, depth, keep=True)
+    await save(redis, thread_id, state)
+    return state
+
+
+async def _before(redis: Redis, thread_id: str, through: int, depth: int) -> ThreadState:
+    """Return a state that lies before the kept one: folded from the start, once for many forks."""
+    [entry] = await redis.xrange(keys.log(thread_id), f"{through}-0", count=1) or [(b"", {})]
+    key = (thread_id, through, entry[1].get(b"e", b""))
+    state = _past.get(key)
+    if state is None:
+        beginning = await _beginning(redis, thread_id, through, depth)
+        state = beginning
+        if beginning.through < through:
+            state = await _brought_up(redis, thread_id, beginning, through, depth, keep=False)
+        _past.put(key, state)
+    return state
+
+
+async def _brought_up(
+    redis: Redis, thread_id: str, state: ThreadState, through: int, depth: int, *, keep: bool
+) -> ThreadState:
+    """Return `state` with the log folded in up to `through`, and ranked."""
     try:
-        state = await _fold(redis, thread_id, kept, through, keep=not ahead)
+        state = await _fold(redis, thread_id, state, through, keep=keep)
     except RebuildNeededError:
         state = await _rebuild(redis, thread_id, through, depth)
-    state = replace(state, ranking=rank(state))
-    if not ahead:
-        await save(redis, thread_id, state)
-    return state
+    return state if state.ranking else replace(state, ranking=rank(state))
+
+
+async def _beginning(redis: Redis, thread_id: str, through: int, depth: int) -> ThreadState:
+    """Return the state before a log's first entry, or an ancestor's where `through` lies before it."""
+    origin = await _origin(redis, thread_id, depth)
+    return await _inherited(redis, origin, min(through, origin.before), depth)
+
+
+class Listed(NamedTuple):
+    """A thread that is recorded: its last sequence, and how long it is kept yet."""
+
+    thread_id: str
+    last: int
+    days_left: float
+
+
+async def listed(redis: Redis, limit: int) -> AsyncIterator[Listed]:
+    """Yield threads in no order, `limit` at most; it goes through all keys, so it is for people only."""
+    pattern = keys.log("*")
+    found = 0
+    async for raw in redis.scan_iter(match=pattern, count=1_000):
+        thread_id = raw.decode().partition("{")[2].partition("}")[0]
+        days = await redis.pttl(raw) / MILLISECONDS_A_DAY
+        yield Listed(thread_id, await log.last(redis, thread_id), days)
+        found += 1
+        if found >= limit:
+            return
 
 
 async def save(redis: Redis, thread_id: str, state: ThreadState) -> bool:
