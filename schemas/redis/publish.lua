@@ -1,7 +1,8 @@
 -- publish: store a result and tell its session, once, however often the job runs.
 --
 -- KEYS[1]  moonfold:result:<request id>
--- KEYS[2]  moonfold:results:<session id>   stream of what has been published for the session
+-- KEYS[2]  moonfold:results:<session id>   stream of what has been published for the session, and the
+--          channel on which a session that listens gets the result itself
 -- ARGV[1]  the result as JSON
 -- ARGV[2]  request id
 -- ARGV[3]  the result's type
@@ -15,4 +16,5 @@ if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[4]) then
 end
 redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[5], '*', 'request_id', ARGV[2], 'type', ARGV[3])
 redis.call('PEXPIRE', KEYS[2], ARGV[4])
+redis.call('PUBLISH', KEYS[2], ARGV[1])
 return 1
