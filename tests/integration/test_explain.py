@@ -21,7 +21,13 @@ from moonfold_schemas import HandoffRequest, encode
 from moonfold_schemas.events import ItemRecorded, ThreadEvent, ThreadStarted, TurnEnded, TurnStatus
 from moonfold_schemas.items import ItemStatus
 from moonfold_schemas.requests import NewRequest, Target
-from moonfold_schemas.results import HandoffFailed, HandoffReady, HandoffResult, HandoffWaiting
+from moonfold_schemas.results import (
+    HandoffFailed,
+    HandoffPrepared,
+    HandoffReady,
+    HandoffResult,
+    HandoffWaiting,
+)
 
 SECRET = "quokka"
 
@@ -167,8 +173,8 @@ def test_every_item_is_told_with_its_reason(server: RedisServer) -> None:
     assert row(items, "3")[:2] == ["3", "user"]
     assert row(items, "3")[3:] == ["whole", "original request"]
     what, size, went, why = row(items, "4")[1:]
-    assert (what, why) == ("command, exit 2", "recent")
-    assert int(went.replace(",", "")) < int(size.replace(",", ""))
+    assert (what, went, why) == ("command, exit 2", "part", "a failure that matters now")
+    assert int(size.replace(",", "")) > result.budget.cost
     assert row(items, "6")[1:] == [
         "assistant",
         row(items, "6")[2],
@@ -180,7 +186,6 @@ def test_every_item_is_told_with_its_reason(server: RedisServer) -> None:
     assert row(items, "8")[3:] == ["whole", "newest answer"]
     told = re.findall(r"^\s*(\d+)\s", items, re.MULTILINE)
     assert told == ["3", "4", "6", "7", "8"]
-    assert "chose differently" not in output
 
 
 def test_a_short_conversation_fits_whole(server: RedisServer) -> None:
@@ -195,8 +200,32 @@ def test_items_too_far_back_are_counted(server: RedisServer) -> None:
     request = switch(through=1_101)
     answered(server, request, history)
     items = explained(request.request_id).partition("Items")[2]
-    assert "76 older items" in items
+    assert "588 older items" in items
     assert "too far back to be candidates" in items
+
+
+def test_what_went_because_the_request_mentioned_it_is_told_so(server: RedisServer) -> None:
+    history = events(
+        user("look around"),
+        command("cat notes", "the flag is frobnicate_widgets"),
+        *(command(f"make target_{n}", f"built target_{n} in /srv/{n}/out.log") for n in range(150)),
+        user("and now?"),
+        assistant("done"),
+    )
+    text = NewRequest(text="rename frobnicate_widgets")
+    request = switch(through=len(history), token_cap=2_000, request=text)
+    result = answered(server, request, history)
+    assert isinstance(result, HandoffReady)
+    items = explained(request.request_id).partition("Items")[2]
+    assert row(items, "2")[3:] == ["whole", "the new request mentions it"]
+    told = {}
+    for line in items.splitlines():
+        if match := re.match(r"\s*(\d+)\s+\S.*\s(whole|part|no)\s", line):
+            told[int(match[1])] = match[2]
+    went = {n for span in result.coverage.selected for n in range(span.first, span.last + 1)}
+    assert {n for n, how in told.items() if how != "no"} == went
+    assert {n for n, how in told.items() if how == "part"} == set(result.coverage.abridged)
+    assert len(told) == len(history)
 
 
 def test_no_text_of_the_conversation_is_printed(server: RedisServer) -> None:
@@ -236,6 +265,21 @@ def test_a_failure_of_another_kind_says_whether_to_try_again(server: RedisServer
 def test_a_throttle_is_told_as_what_it_is(server: RedisServer) -> None:
     publish(server, HandoffWaiting(request_id="r", session_id=SESSION, retry_after=1.0))
     assert explained("r").startswith("handoff.waiting")
+
+
+def test_a_preparation_is_told_as_what_it_is(server: RedisServer) -> None:
+    request = switch(through=9)
+    ready = answered(server, request, LONG)
+    assert isinstance(ready, HandoffReady)
+    prepared = HandoffPrepared(
+        request_id="r",
+        session_id=SESSION,
+        target=ready.target,
+        coverage=ready.coverage,
+        budget=ready.budget,
+    )
+    publish(server, prepared)
+    assert explained("r") == "handoff.prepared\n"
 
 
 def test_a_thread_that_is_gone_leaves_the_budget(server: RedisServer) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import AsyncIterator
 
 import pytest
 from conftest import Logged, RunningWorker
@@ -10,7 +11,8 @@ from helpers.building import user
 from helpers.servers import RedisServer
 from helpers.waiting import until
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
+from redis.asyncio.client import PubSub
+from redis.exceptions import NoPermissionError, ResponseError
 
 from moonfold_handoff import client as client_module
 from moonfold_handoff.client import HandoffClient
@@ -22,7 +24,7 @@ from moonfold_handoff.store.log import (
     SequenceConflictError,
     SequenceGapError,
 )
-from moonfold_schemas import WireError
+from moonfold_schemas import HandoffResult, WireError, encode
 from moonfold_schemas.events import ItemRecorded, TurnEnded, TurnStarted, TurnStatus
 from moonfold_schemas.results import HandoffReady, HandoffWaiting
 
@@ -33,18 +35,22 @@ async def publish(redis: Redis, request_id: str = "r", session_id: str = SESSION
     return result
 
 
-async def blocked_readers(redis: Redis) -> int:
-    return sum(
-        one["name"] == "moonfold-client" and "b" in one["flags"]  # blocked
-        for one in await redis.client_list()
-    )
+async def listeners(redis: Redis, session_id: str = SESSION) -> int:
+    [(_, count)] = await redis.pubsub_numsub(keys.results(session_id))
+    return int(count)
 
 
-async def listening(redis: Redis) -> None:
+async def listening(redis: Redis, session_id: str = SESSION) -> None:
     async def one_is() -> bool:
-        return await blocked_readers(redis) == 1
+        return await listeners(redis, session_id) == 1
 
     await until(one_is)
+
+
+@pytest.fixture
+def never_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nobody look for a result just because it is silent."""
+    monkeypatch.setattr(client_module, "LISTEN_SECONDS", 3600)
 
 
 async def test_a_session_records_asks_and_gets_its_handoff(
@@ -78,12 +84,120 @@ async def test_a_session_that_reconnects_finds_its_result(
 async def test_another_session_can_wait_for_a_result(
     settings: Settings, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "BLOCK_MS", 20)
+    monkeypatch.setattr(client_module, "LISTEN_SECONDS", 0.02)
     async with HandoffClient("another", settings) as other:
         waiting = asyncio.create_task(other.wait("r", timeout=10))
-        await listening(redis)
+        await listening(redis, "another")
         result = await publish(redis)
         assert await waiting == result
+
+
+@pytest.mark.usefixtures("never_looks")
+async def test_a_result_comes_with_the_news_of_it(
+    client: HandoffClient, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = watched_looks(monkeypatch)
+    waiting = asyncio.create_task(client.wait("r", timeout=10))
+
+    async def has_looked_twice() -> bool:
+        return looks == ["r", "r"]  # at first, and at the subscription
+
+    await until(has_looked_twice)
+    result = await publish(redis)
+    assert await waiting == result
+    assert looks == ["r", "r"]
+
+
+def watched_looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    looks: list[str] = []
+    original = results.get
+
+    async def get(redis: Redis, request_id: str) -> HandoffResult | None:
+        result = await original(redis, request_id)
+        looks.append(request_id)
+        return result
+
+    monkeypatch.setattr(results, "get", get)
+    return looks
+
+
+@pytest.mark.usefixtures("never_looks")
+async def test_a_result_published_while_the_listener_is_cut_off_is_found(
+    client: HandoffClient, redis: Redis
+) -> None:
+    waits = [asyncio.create_task(client.wait(name, timeout=10)) for name in ("r", "r", "other")]
+    await listening(redis)
+    await publish(redis, "warm-up")  # the server knows the script now
+    result = HandoffWaiting(request_id="r", session_id=SESSION, retry_after=1)
+    other = HandoffWaiting(request_id="other", session_id=SESSION, retry_after=2)
+    async with redis.pipeline(transaction=True) as pipe:
+        pipe.client_kill_filter(_type="pubsub")
+        for one in (result, other):
+            pipe.evalsha(
+                results._publish._sha,
+                2,
+                keys.result(one.request_id),
+                keys.results(SESSION),
+                encode(one),  # type: ignore[arg-type]
+                one.request_id,
+                "handoff.waiting",
+                60_000,  # type: ignore[arg-type]
+                1000,  # type: ignore[arg-type]
+            )
+        killed, *published = await pipe.execute()
+    assert (killed, published) == (1, [1, 1])
+    assert await asyncio.gather(*waits) == [result, result, other]
+    assert await listeners(redis) == 1
+
+
+@pytest.mark.usefixtures("never_looks")
+async def test_a_result_published_before_anybody_listens_is_found(
+    client: HandoffClient, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = watched_looks(monkeypatch)
+    go_on = asyncio.Event()
+    subscribe = PubSub.subscribe
+
+    async def late(channel: PubSub, *names: str) -> None:
+        await go_on.wait()
+        await subscribe(channel, *names)
+
+    monkeypatch.setattr(PubSub, "subscribe", late)
+    waiting = asyncio.create_task(client.wait("r", timeout=10))
+
+    async def has_looked() -> bool:
+        return bool(looks)
+
+    await until(has_looked)
+    result = await publish(redis)
+    assert await listeners(redis) == 0
+    go_on.set()
+    assert await waiting == result
+
+
+async def test_a_result_of_which_no_news_comes_is_found_by_looking(
+    client: HandoffClient, redis: Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "LISTEN_SECONDS", 0.02)
+    waiting = asyncio.create_task(client.wait("r", timeout=10))
+    await listening(redis)
+    result = HandoffWaiting(request_id="r", session_id=SESSION, retry_after=1)
+    await redis.set(keys.result("r"), encode(result), ex=60)
+    assert await waiting == result
+
+
+@pytest.mark.usefixtures("never_looks")
+@pytest.mark.parametrize("message", ["", "no json", "[]", "{}", '{"request_id":5}', b"\xff"])
+async def test_what_is_no_result_does_no_harm_on_the_channel(
+    message: str | bytes, client: HandoffClient, redis: Redis
+) -> None:
+    waiting = asyncio.create_task(client.wait("r", timeout=10))
+    await listening(redis)
+    listener = client._listener
+    assert await redis.publish(keys.results(SESSION), message) == 1
+    result = await publish(redis)
+    assert await waiting == result
+    assert client._listener is listener
 
 
 async def test_waiting_twice_for_one_result_is_fine(client: HandoffClient, redis: Redis) -> None:
@@ -100,8 +214,9 @@ async def test_many_waits_share_one_listener(client: HandoffClient, redis: Redis
     await listening(redis)
     await publish(redis, "of-nobody-here")
     published = [await publish(redis, request_id) for request_id in ids]
-    assert await blocked_readers(redis) <= 1
+    assert await listeners(redis) == 1
     assert await asyncio.gather(*waits) == published
+    assert client._waiting == {}
 
 
 async def test_a_wait_ends_when_its_time_is_up(client: HandoffClient, redis: Redis) -> None:
@@ -136,7 +251,7 @@ async def test_a_server_that_restarts_does_not_end_a_wait(
         own_server.kill()
 
         async def is_noticed() -> bool:
-            return bool(logged.events("session_stream_lost"))
+            return bool(logged.events("session_channel_lost"))
 
         await until(is_noticed)
         late = asyncio.create_task(client.wait("late", timeout=20))
@@ -156,8 +271,7 @@ async def test_a_listener_whose_connection_is_killed_goes_on(
 ) -> None:
     waiting = asyncio.create_task(client.wait("r", timeout=10))
     await listening(redis)
-    [reader] = [one["id"] for one in await redis.client_list() if "b" in one["flags"]]
-    await redis.client_kill_filter(_id=reader)
+    assert await redis.client_kill_filter(_type="pubsub") == 1
     await listening(redis)
     result = await publish(redis)
     assert await waiting == result
@@ -166,23 +280,62 @@ async def test_a_listener_whose_connection_is_killed_goes_on(
 async def test_an_error_that_does_not_pass_ends_the_wait_and_not_the_client(
     client: HandoffClient, redis: Redis
 ) -> None:
-    await redis.set(keys.results(SESSION), "no stream", ex=60)
+    await redis.hset(keys.result("r"), "no", "result")  # type: ignore[misc]
+    await redis.expire(keys.result("r"), 60)
     with pytest.raises(ResponseError, match="WRONGTYPE"):
         await client.wait("r", timeout=5)
-    await redis.delete(keys.results(SESSION))
+    await redis.delete(keys.result("r"))
     result = await publish(redis)
     assert await client.wait("r", timeout=5) == result
+    assert client._waiting == {}
+
+
+@pytest.fixture
+async def deaf(server: RedisServer, redis: Redis) -> AsyncIterator[Settings]:
+    """Settings of a user who may not subscribe."""
+    await redis.execute_command(  # type: ignore[no-untyped-call]
+        "ACL", "SETUSER", "deaf", "on", ">x", "~*", "+@all", "resetchannels"
+    )
+    yield Settings(redis_url=server.url.replace("unix://", "unix://deaf:x@"))
+    await redis.execute_command("ACL", "DELUSER", "deaf")  # type: ignore[no-untyped-call]
+
+
+async def test_a_client_that_may_not_listen_says_so_and_can_be_closed(
+    deaf: Settings, redis: Redis
+) -> None:
+    async with HandoffClient(SESSION, deaf) as client:
+        for _ in range(2):
+            with pytest.raises(NoPermissionError):
+                await client.wait("r", timeout=5)
+        assert client._waiting == {}
+        result = await publish(redis)
+        assert await client.wait("r", timeout=5) == result
+    with pytest.raises(RuntimeError):
+        await client.wait("r")
+
+
+async def test_a_wait_ends_when_its_client_is_closed(settings: Settings, redis: Redis) -> None:
+    async with HandoffClient(SESSION, settings) as client:
+        waits = [asyncio.create_task(client.wait(name, timeout=10)) for name in ("r", "s")]
+        await listening(redis)
+    for waiting in waits:
+        with pytest.raises(RuntimeError, match="async with"):
+            await waiting
+    assert (client._waiting, client._listener) == ({}, None)
 
 
 async def test_a_client_whose_listener_broke_can_be_closed(
     settings: Settings, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(client_module, "BLOCK_MS", 20)
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
     async with HandoffClient(SESSION, settings) as client:
         waiting = asyncio.create_task(client.wait("r", timeout=10))
         await listening(redis)
-        await redis.set(keys.results(SESSION), "no stream", ex=60)
-        with pytest.raises(ResponseError):
+        monkeypatch.setattr(client, "_tell", broken)
+        await publish(redis)
+        with pytest.raises(ZeroDivisionError):
             await waiting
     with pytest.raises(RuntimeError):
         await client.wait("r")
@@ -244,6 +397,9 @@ async def test_a_client_is_used_inside_its_context_only(settings: Settings) -> N
         assert await client.append(THREAD, 0, []) == 0
     with pytest.raises(RuntimeError):
         await client.request(switch())
+    with pytest.raises(RuntimeError):
+        await client.wait("r")
+    assert client._listener is None
 
 
 async def test_a_client_reads_the_environment(

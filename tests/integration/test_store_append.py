@@ -281,7 +281,6 @@ async def test_repeating_an_event_with_a_lone_surrogate_is_harmless(redis: Redis
         {"e": "[]"},
         {"e": b"\xff"},
         {"other": "x"},
-        {"e": '{"type":"turn.started","turn_id":"t"}', "p": "private words"},
     ],
 )
 async def test_an_entry_that_is_no_event_is_named_and_not_quoted(
@@ -294,6 +293,23 @@ async def test_an_entry_that_is_no_event_is_named_and_not_quoted(
     assert "private" not in str(error.value)
     with pytest.raises(HistoryCorruptError, match="Entry 3 of the log"):
         await log.fetch(redis, [(THREAD, 1), (THREAD, 3)])
+
+
+async def test_an_entry_without_a_position_is_named_and_not_quoted(redis: Redis) -> None:
+    await append(redis, turns(2))
+    fields = {"e": '{"type":"turn.started","turn_id":"t"}', "p": "private words"}
+    await redis.xadd(LOG, fields, id="3-0")  # type: ignore[arg-type]
+    with pytest.raises(HistoryCorruptError, match="Entry 3 of the log has no position") as error:
+        await entries(redis)
+    assert "private" not in str(error.value)
+
+
+async def test_fields_of_newer_producers_are_passed_over(redis: Redis) -> None:
+    fields = {"a": "x", "e": encode(TurnStarted(turn_id="t")), "z": "y"}
+    await redis.xadd(LOG, fields, id="1-0")  # type: ignore[arg-type]
+    await redis.expire(LOG, 60)
+    assert await log.fetch(redis, [(THREAD, 1)]) == [TurnStarted(turn_id="t")]
+    assert [event for _, _, event in await entries(redis)] == [TurnStarted(turn_id="t")]
 
 
 @pytest.mark.parametrize(("missing", "named"), [(1, 1), (2, 2), (4, 4)])
@@ -316,7 +332,7 @@ async def test_a_hole_at_the_end_of_what_is_read_is_named(redis: Redis) -> None:
 async def test_a_log_is_read_a_page_at_a_time(redis: Redis) -> None:
     await append(redis, turns(600))
     pages = [len(page) async for page in log.read(redis, THREAD, after=10, through=590)]
-    assert pages == [256, 256, 68]
+    assert pages == [log.PAGE] * 9 + [4]
     assert [page async for page in log.read(redis, THREAD, after=5, through=5)] == []
 
 

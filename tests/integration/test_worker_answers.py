@@ -30,13 +30,13 @@ from helpers.building import assistant, command, user
 from helpers.waiting import until
 from redis.asyncio import Redis
 
-from moonfold_handoff import jobs
+from moonfold_handoff import jobs, worker
 from moonfold_handoff.client import HandoffClient
 from moonfold_handoff.services import Services
 from moonfold_handoff.settings import Settings
 from moonfold_handoff.store import keys, queue, results, threads
 from moonfold_schemas import HandoffRequest, encode
-from moonfold_schemas.events import Limit, LimitKind, ThreadForked, ThreadStarted
+from moonfold_schemas.events import Limit, LimitKind, ThreadEvent, ThreadForked, ThreadStarted
 from moonfold_schemas.requests import NewRequest
 from moonfold_schemas.results import (
     Delivery,
@@ -351,7 +351,7 @@ BAD_JOBS = {
     "time is no number": (job(request_body(), et="now"), "job cannot be read"),
     "time beyond all calendars": (job(request_body(), et=10**18), "job cannot be read"),
     "time without end": (job(request_body(), et=10**400), "job cannot be read"),
-    "given up before": (job(request_body(), t=10**6), "too many attempts"),
+    "given up before": (job(request_body()), "too many attempts"),
 }
 
 
@@ -364,6 +364,8 @@ async def test_a_bad_job_is_answered_and_kept_without_its_text(
     logged: Logged,
 ) -> None:
     body, reason = BAD_JOBS[name]
+    if name == "given up before":
+        await redis.set("arq:retry:bad", worker.ATTEMPTS_EVER, ex=60)
     await put(redis, "bad", body)
     result = await client.wait("bad", timeout=10)
     assert isinstance(result, HandoffFailed)
@@ -375,7 +377,7 @@ async def test_a_bad_job_is_answered_and_kept_without_its_text(
     assert fields[b"job_id"] == b"bad"
     assert reason in fields[b"reason"].decode()
     await idle(redis)
-    assert not await redis.exists("arq:job:bad")
+    assert not await redis.exists("arq:job:bad", "arq:retry:bad", "arq:in-progress:bad")
     await client.append(THREAD, 0, conversation())
     await ready(client, switch())
     assert SECRET not in await everything(redis) + logged.text
@@ -427,6 +429,50 @@ async def test_a_job_whose_body_expired_is_kept_with_its_reason(
     await ready(client, switch())
 
 
+@pytest.mark.parametrize("kind", ["list", "hash"])
+async def test_a_job_whose_body_is_of_a_wrong_type_is_kept_with_its_reason(
+    kind: str, client: HandoffClient, running_worker: RunningWorker, redis: Redis
+) -> None:
+    await client.append(THREAD, 0, conversation())
+    request = switch()
+    async with redis.pipeline(transaction=True) as pipe:
+        if kind == "list":
+            pipe.rpush(keys.job("bad"), SECRET)
+        else:
+            pipe.hset(keys.job("bad"), "f", SECRET)
+        pipe.zadd(keys.HANDOFFS, {"bad": 1})  # due before the other
+        await pipe.execute()
+    await ready(client, request)
+    await idle(redis)
+    [(_, fields)] = await redis.xrange(keys.REJECTED)
+    assert fields[b"job_id"] == b"bad"
+    assert fields[b"reason"]
+    assert [key async for key in redis.scan_iter("arq:*")] == []
+
+
+@pytest.mark.parametrize(
+    ("key", "kind"), [("arq:retry", "list"), ("arq:retry", "text"), ("arq:in-progress", "list")]
+)
+async def test_a_spoilt_key_of_a_job_does_not_block_the_queue(  # noqa: PLR0917
+    key: str,
+    kind: str,
+    client: HandoffClient,
+    running_worker: RunningWorker,
+    redis: Redis,
+    logged: Logged,
+) -> None:
+    await client.append(THREAD, 0, conversation())
+    spoilt = switch()
+    name = f"{key}:{spoilt.request_id}"
+    await (redis.rpush(name, "x") if kind == "list" else redis.set(name, "x"))  # type: ignore[misc]
+    await redis.expire(name, 60)
+    await ready(client, spoilt)
+    await ready(client, switch())
+    await idle(redis)
+    assert not logged.events("redis_unavailable")
+    assert [key async for key in redis.scan_iter("arq:*")] == []
+
+
 async def test_a_job_whose_id_is_no_text_is_kept_with_its_reason(
     client: HandoffClient, running_worker: RunningWorker, redis: Redis
 ) -> None:
@@ -436,7 +482,7 @@ async def test_a_job_whose_id_is_no_text_is_kept_with_its_reason(
     await idle(redis)
     [(_, fields)] = await redis.xrange(keys.REJECTED)
     assert b"id" in fields[b"reason"]
-    await redis.delete(b"arq:job:\xff\xfe")
+    assert [key async for key in redis.scan_iter("arq:*")] == []
 
 
 async def test_a_request_with_a_lone_surrogate_is_answered(
@@ -470,6 +516,44 @@ async def test_the_text_of_a_request_appears_nowhere(
     assert SECRET not in found
     for text_of_thread in ("question 0", "answer 1", "make step-1"):
         assert text_of_thread not in logged.ours.getvalue()
+
+
+def long_ago() -> list[ThreadEvent]:
+    """Return a conversation that mentions one thing at its beginning and never again."""
+    return events(
+        ThreadStarted(),
+        user("please look around"),
+        command("cat notes.txt", f"the flag is called frobnicate_widgets_{SECRET}"),
+        *(command(f"make target_{n}", f"built target_{n} in /srv/{n}/out.log") for n in range(150)),
+        user("and now?"),
+        assistant("done"),
+    )
+
+
+@pytest.mark.parametrize("make", [switch, limited])
+async def test_what_the_new_request_mentions_goes_however_long_ago_it_was(
+    make: Callable[..., HandoffRequest],
+    client: HandoffClient,
+    running_worker: RunningWorker,
+    redis: Redis,
+    logged: Logged,
+) -> None:
+    last = await client.append(THREAD, 0, long_ago())
+    asked = "Rename frobnicate_widgets_a-very-private-wish, please: xyzzy_plugh"
+    changes = {"through": last, "token_cap": 2_000}
+    without = await ready(client, make(request=NewRequest(text="go on"), **changes))
+    result = await ready(client, make(request=NewRequest(text=asked), **changes))
+    length = await ready(client, make(request=NewRequest(json_bytes=9), **changes))
+    for one, goes in ((without, False), (length, False), (result, True)):
+        assert any(span.first <= 3 <= span.last for span in one.coverage.selected) is goes
+        assert ("frobnicate_widgets" in one.text) is goes
+        assert ("frobnicate_widgets" in str(one.items)) is goes
+        assert one.budget.cost is not None
+        assert one.budget.cost <= one.budget.allowance <= 2_000
+    await idle(redis)
+    found = await everything(redis) + logged.text
+    for private in ("xyzzy_plugh", "Rename"):
+        assert private not in found
 
 
 async def everything(redis: Redis) -> str:

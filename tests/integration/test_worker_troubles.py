@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from functools import partialmethod
 from pathlib import Path
@@ -161,6 +162,28 @@ async def test_an_answer_to_a_job_given_up_unrun_is_tried_again(
     failing(monkeypatch, jobs, "abandon", ConnectionError("x"), times=2)
     await put(redis, "bad", job(document(request_id="bad"), f="unknown"))
     assert isinstance(await client.wait("bad", timeout=10), HandoffFailed)
+
+
+async def test_an_answer_that_cannot_be_kept_is_tried_again_with_a_pause(
+    client: HandoffClient,
+    running_worker: RunningWorker,
+    redis: Redis,
+    logged: Logged,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(worker, "IDLE_POLL", 0.1)
+    await redis.set(keys.REJECTED, "no stream", ex=60)
+    await put(redis, "bad", job(document(request_id="bad"), f="unknown"))
+    started = time.monotonic()
+
+    async def was_tried_thrice() -> bool:
+        return len(logged.events("redis_lost_during_job")) >= 3
+
+    await until(was_tried_thrice)
+    assert time.monotonic() - started >= 0.2
+    await redis.delete(keys.REJECTED)
+    assert isinstance(await client.wait("bad", timeout=10), HandoffFailed)
+    assert await redis.xlen(keys.REJECTED) == 1
 
 
 def test_pauses_grow_and_stay_bearable() -> None:
@@ -439,11 +462,11 @@ async def test_a_cancelled_job_lets_go_of_its_claim(
     async def cancelled(*_: Any) -> None:
         raise asyncio.CancelledError
 
-    monkeypatch.setattr(arq.worker.Worker, "run_job", cancelled)
+    monkeypatch.setattr(WakeWorker, "_perform", cancelled)
     one = WakeWorker(services, keys.HANDOFFS, 1)
     await services.redis.set("arq:in-progress:j", one.token, px=30_000)
     with pytest.raises(asyncio.CancelledError):
-        await one.run_job("j", 0)
+        await one._run("j", 0, 1, None)
     assert not await services.redis.exists("arq:in-progress:j")
 
 

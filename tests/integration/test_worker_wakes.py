@@ -219,6 +219,55 @@ async def test_a_claim_whose_reply_was_lost_is_taken_up_again(
     await asyncio.gather(*one.tasks.values())
 
 
+async def claim(redis: Redis, token: str, *running: str, wanted: int = 10) -> list[Any]:
+    arguments: list[str | bytes | int] = [
+        worker._now(),
+        wanted,
+        worker.READ_LIMIT,
+        token,
+        30_000,
+        *running,
+    ]
+    reply = await worker._claim(redis, (keys.HANDOFFS,), arguments)
+    return list(zip(*[iter(reply)] * 4, strict=True))
+
+
+async def test_a_claim_brings_jobs_with_their_bodies_and_counts_attempts(redis: Redis) -> None:
+    requests = [switch(), switch(), switch()]
+    for request in requests:
+        await queue.enqueue_request(redis, request)
+    first, second, _ = [request.request_id for request in requests]
+    body = await redis.get(keys.job(first))
+    score = await redis.zscore(keys.HANDOFFS, first)
+    assert score is not None
+    [(job_id, due, attempt, raw)] = await claim(redis, "a", wanted=1)
+    assert (job_id, float(due), attempt, raw) == (first.encode(), score, 1, body)
+    assert 0 < await redis.ttl(f"arq:retry:{first}") <= 88_400
+    assert 0 < await redis.pttl(f"arq:in-progress:{first}") <= 30_000
+    # What another worker has is passed over; what is due later is left.
+    await redis.zadd(keys.HANDOFFS, {requests[2].request_id: 10**14})
+    assert [(j, n) for j, _, n, _ in await claim(redis, "b")] == [(second.encode(), 1)]
+    # What this worker is running is, too; a claim whose reply was lost is another attempt.
+    assert await claim(redis, "a", first) == []
+    assert [(j, n) for j, _, n, _ in await claim(redis, "a")] == [(first.encode(), 2)]
+    await redis.delete(f"arq:in-progress:{first}", keys.job(first))
+    assert [(j, n, r) for j, _, n, r in await claim(redis, "b", second)] == [
+        (first.encode(), 3, None)
+    ]
+
+
+async def test_the_attempts_of_a_job_that_is_done_are_forgotten(
+    running_worker: RunningWorker, redis: Redis, client: HandoffClient
+) -> None:
+    await client.append(THREAD, 0, conversation())
+    await asked(client)
+
+    async def none_is_left() -> bool:
+        return [key async for key in redis.scan_iter("arq:*")] == []
+
+    await until(none_is_left)
+
+
 async def test_a_worker_shows_that_it_is_well_until_it_stops(
     settings: Settings, redis: Redis
 ) -> None:

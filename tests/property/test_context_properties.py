@@ -34,8 +34,7 @@ from helpers.building import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from moonfold_handoff.context import conversations
-from moonfold_handoff.context import fold as folding
+from moonfold_handoff.context import conversations, window
 from moonfold_handoff.context.accounting import (
     literal_bytes,
     longest_prefix,
@@ -43,10 +42,14 @@ from moonfold_handoff.context.accounting import (
     text_bytes,
 )
 from moonfold_handoff.context.fold import Entry, RebuildNeededError, fold
-from moonfold_handoff.context.portable import body, kind_of, label
+from moonfold_handoff.context.identifiers import marks
+from moonfold_handoff.context.pieces import Pieces
+from moonfold_handoff.context.portable import body, key_of, kind_of, label
 from moonfold_handoff.context.preamble import plan_preamble
-from moonfold_handoff.context.rendering import cut, render
-from moonfold_handoff.context.selection import select
+from moonfold_handoff.context.ranking import rank
+from moonfold_handoff.context.rendering import Rendering, render
+from moonfold_handoff.context.selection import Selection, omissions, select
+from moonfold_handoff.context.sketches import TROUBLE, cut_into_pieces, sketch, split_marks
 from moonfold_handoff.context.state import ItemRef, Kind, Progress, ThreadState
 from moonfold_handoff.errors import ReferencesDoNotFitError
 from moonfold_schemas.events import (
@@ -84,7 +87,18 @@ class RollBack:
 Step = Item | ThreadEvent | Again | RollBack
 
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-texts = st.builds(lambda text, times: text * times, words, st.sampled_from([1, 1, 1, 9, 90, 900]))
+repeated = st.builds(
+    lambda text, times: text * times, words, st.sampled_from([1, 1, 1, 9, 90, 900])
+)
+telling = st.builds(
+    lambda text, word, lines: "".join(
+        f"{text}{word} src/{word}_{i % 70}.py\n" for i in range(lines)
+    ),
+    words,
+    st.sampled_from(["error", "ok", "E1234", "a.b", ""]),
+    st.sampled_from([1, 2, 7, 30, 60, 300, 1_500]),
+)
+texts = repeated | telling
 statuses = st.sampled_from(list(ItemStatus))
 counts = st.integers(0, 2)
 exit_codes = st.none() | st.integers(-(2**31), 2**31)
@@ -92,6 +106,7 @@ changes = st.sampled_from(list(FileChangeKind))
 items: st.SearchStrategy[Item] = st.one_of(
     st.builds(user, texts, images=counts, files=counts, status=statuses),
     st.builds(assistant, texts, status=statuses),
+    st.builds(command, words | st.sampled_from(["make", "make lint"]), texts, exit_codes),
     st.builds(command, words, texts, exit_codes, status=statuses),
     st.builds(file_change, words, changes, st.none() | texts, status=statuses),
     st.builds(plan, texts),
@@ -162,7 +177,7 @@ thorough = settings(max_examples=250, deadline=None)
 @contextmanager
 def small_windows() -> Iterator[None]:
     with (
-        mock.patch.multiple(folding, WINDOW_ITEMS=6, WINDOW_BYTES=3_000),
+        mock.patch.multiple(window, WINDOW_ITEMS=6, WINDOW_BYTES=3_000, SKETCH_BYTES=200),
         mock.patch.multiple(conversations, MAX_CONVERSATIONS=3, MAX_WINDOWS=2, RECENT_ITEMS=3),
     ):
         yield
@@ -192,7 +207,33 @@ def reference(entry: Entry, item: Item) -> ItemRef:
         body=json_bytes(body(item)) - 2,
         label=len(label(item)),
         exit_code=getattr(item, "exit_code", None),
+        key=key_of(item),
     )
+
+
+def plain(ref: ItemRef | None) -> ItemRef | None:
+    """Return a reference without its sketch, which depends on what came before."""
+    return None if ref is None else msgspec.structs.replace(ref, sketch="", pieces=())
+
+
+def check_sketch(ref: ItemRef, text: str, *, bare: bool) -> None:
+    """Check that a sketch tells of its text: names it mentions, pieces that make it up."""
+    if bare:
+        assert (ref.sketch, ref.pieces) == ("", ())
+        return
+    assert bool(ref.pieces) is (not ref.kind.is_message and len(text) > 400)
+    found = split_marks(ref.sketch)
+    if not ref.pieces:
+        looked_at = text if len(text) <= 24_000 else f"{text[:8_000]}\n{text[-16_000:]}"
+        assert set(found) <= set(marks(looked_at))
+        return
+    at = 0
+    for characters, size, count in zip(*(ref.pieces[i::3] for i in range(3)), strict=True):
+        piece, text = text[:characters], text[characters:]
+        assert size == text_bytes(piece)
+        assert set(found[at : at + count]) <= {*marks(piece), TROUBLE}
+        at += count
+    assert (text, at) == ("", len(found))
 
 
 @thorough
@@ -213,12 +254,19 @@ def test_the_state_is_what_the_log_means(history: Log) -> None:
     requests = [ref for ref in refs if ref.kind is Kind.USER]
     answers = [ref for ref in refs if ref.kind is Kind.ASSISTANT and ref.body]
     assert state.items == len(refs)
-    assert list(state.window) == [ref for ref in refs if ref.position > state.evicted]
+    assert [plain(ref) for ref in state.window] == [
+        ref for ref in refs if ref.position > state.evicted
+    ]
+    said = {entry.position: body(item) for entry, item in meant(history.entries)}
+    for ref in state.window:
+        check_sketch(ref, said[ref.position], bare=ref.position <= state.bare)
     assert state.first_position == (refs[0].position if refs else 0)
-    assert state.first_request == (requests[0] if requests else None)
-    assert state.last_request == (requests[-1] if requests else None)
-    assert state.last_answer == (answers[-1] if answers else None)
+    assert plain(state.first_request) == (requests[0] if requests else None)
+    assert plain(state.last_request) == (requests[-1] if requests else None)
+    assert plain(state.last_answer) == (answers[-1] if answers else None)
     assert len(state.window) <= 6
+    assert sum(ref.sketch_bytes for ref in state.window) <= 200
+    assert state.ranking == ()
     assert len(state.conversations) <= 3
     assert len(state.windows) <= 2
     assert len(state.recent) <= 3
@@ -235,10 +283,69 @@ def test_a_rebuilt_state_is_the_folded_one(history: Log) -> None:
         assert rebuilt(history.entries) == state
 
 
+def with_gaps(text: str, spans: tuple[tuple[int, int], ...], mark: str, position: int) -> str:
+    """Return an abridged text, from the spans that are shown of it."""
+    assert spans[0][0] == 0
+    assert all(first[1] < second[0] for first, second in itertools.pairwise(spans))
+    parts = []
+    for (first, end), following in itertools.zip_longest(spans, spans[1:]):
+        assert first < end <= len(text)
+        parts.append(text[first:end])
+        at = len(text) if following is None else following[0]
+        if end < at:
+            parts.append(f"\n[{mark} #{position} cut {end}-{at}]\n")
+    return "".join(parts)
+
+
+def check_costs(
+    selection: Selection, rendering: Rendering, carried: dict[int, Item], allowance: int
+) -> None:
+    # What was reserved for each item is what it takes, or a little more where gaps have numbers
+    # shorter than was feared.
+    shown = dict(zip(chosen(selection), rendering.items[1:], strict=True))
+    for choice in selection.choices:
+        item, position = carried[choice.ref.position], choice.ref.position
+        [part] = shown[position].content
+        line = f"\n[mmmm #{position} {label(item)}]\n"
+        if choice.spans:
+            told = text_bytes("\n" + part.text)
+            digits = 2 * len(str(len(body(item)))) * (len(choice.spans) + 1)
+            assert told <= choice.cost <= told + digits
+        else:
+            assert choice.cost == text_bytes(line + body(item))
+    assert sum(choice.cost for choice in selection.choices) <= selection.available
+    if selection.preamble is not None:
+        reserved = selection.preamble.reserve + sum(choice.cost for choice in selection.choices)
+        assert rendering.text_bytes <= reserved <= allowance
+
+
+def check_messages(selection: Selection, rendering: Rendering, carried: dict[int, Item]) -> None:
+    # Messages are whole, under their own roles, and nothing carried contains the mark.
+    mark = rendering.text[1:5]
+    for choice, message in zip(selection.choices, rendering.items[1:], strict=True):
+        item = carried[choice.ref.position]
+        assert choice.ref.kind.is_message <= (choice.spans == ())
+        if choice.spans:
+            text, [part] = body(item), message.content
+            line, _, abridged = part.text.partition("\n")
+            assert line == f"[{mark} #{choice.ref.position} {label(item)}]"
+            assert abridged == with_gaps(text, choice.spans, mark, choice.ref.position)
+            assert all(mark not in text[first:end] for first, end in choice.spans)
+            assert f"\n{part.text}\n[{mark} " in rendering.text
+            assert message.role == "assistant"
+            continue
+        text, line = body(item), f"[{mark} #{choice.ref.position} {label(item)}]"
+        assert mark not in text
+        assert f"\n{line}\n{text}\n[{mark} " in rendering.text
+        [part] = message.content
+        assert part.text == ((text or line) if choice.ref.kind.is_message else f"{line}\n{text}")
+        assert message.role == ("user" if choice.ref.kind is Kind.USER else "assistant")
+
+
 @thorough
-@given(histories, allowances, st.binary(max_size=8), st.booleans())
+@given(histories, allowances, st.binary(max_size=8), st.booleans(), st.none() | texts)
 def test_a_handoff_keeps_every_promise(
-    history: Log, allowance: int, seed: bytes, small: bool
+    history: Log, allowance: int, seed: bytes, small: bool, asked: str | None
 ) -> None:
     if small:
         with small_windows():
@@ -247,9 +354,9 @@ def test_a_handoff_keeps_every_promise(
         state = in_pieces(history.entries, [history.through])
     if state.items and plan_preamble(THREAD, state.through, state.items, 0).reserve > allowance:
         with pytest.raises(ReferencesDoNotFitError):
-            select(state, THREAD, allowance)
+            select(state, THREAD, allowance, asked)
         return
-    selection = select(state, THREAD, allowance)
+    selection = select(state, THREAD, allowance, asked)
     carried = contents(history.entries, selection)
     rendering = render(selection, carried, seed)
 
@@ -259,6 +366,8 @@ def test_a_handoff_keeps_every_promise(
     assert rendering.cost(Delivery.ITEMS) <= rendering.cost(Delivery.TEXT) == rendering.text_bytes
     assert rendering.text_bytes == json_bytes(rendering.text) <= 64_000
     assert rendering.items_bytes == json_bytes(msgspec.to_builtins(rendering.items)) <= 64_000
+
+    check_costs(selection, rendering, carried, allowance)
 
     # It is a selection of what the log means, in order.
     meaning = {entry.position: item for entry, item in meant(history.entries)}
@@ -273,21 +382,33 @@ def test_a_handoff_keeps_every_promise(
         assert sum(inside) + sum(outside) == 1
         assert any(inside) is (position in positions)
 
-    # Messages are whole, under their own roles, and nothing carried contains the mark.
-    mark = rendering.text[1:5]
-    for choice, message in zip(selection.choices, rendering.items[1:], strict=True):
-        item = carried[choice.ref.position]
-        assert choice.ref.kind.is_message <= (choice.limit is None)
-        if choice.limit is not None:
-            continue
-        text, line = body(item), f"[{mark} #{choice.ref.position} {label(item)}]"
-        assert mark not in text
-        assert f"\n{line}\n{text}\n[{mark} " in rendering.text
-        [part] = message.content
-        assert part.text == ((text or line) if choice.ref.kind.is_message else f"{line}\n{text}")
-        assert message.role == ("user" if choice.ref.kind is Kind.USER else "assistant")
+    check_messages(selection, rendering, carried)
 
-    assert render(select(state, THREAD, allowance), carried, seed) == rendering
+    # Every other candidate has a reason to stay behind.
+    left_out = [omission.ref.position for omission in omissions(state, selection)]
+    assert sorted([*positions, *left_out]) == [ref.position for ref in state.kept]
+
+    # It is the same again, and the same with the ranking that is kept with the state.
+    assert render(select(state, THREAD, allowance, asked), carried, seed) == rendering
+    ranked = msgspec.structs.replace(state, ranking=rank(state))
+    ranked = msgspec.json.decode(msgspec.json.encode(ranked), type=ThreadState)
+    assert select(ranked, THREAD, allowance, asked) == selection
+
+
+@thorough
+@given(histories, st.booleans())
+def test_a_ranking_names_what_there_is_and_each_once(history: Log, small: bool) -> None:
+    if small:
+        with small_windows():
+            state = in_pieces(history.entries, [history.through])
+    else:
+        state = in_pieces(history.entries, [history.through])
+    ranking = rank(state)
+    assert rank(state) == ranking
+    assert len(set(ranking)) == len(ranking)
+    for index, piece in ranking:
+        pieces = state.window[index].pieces
+        assert 0 < piece < len(pieces) // 3 if pieces else piece == 0
 
 
 @given(texts)
@@ -306,11 +427,49 @@ def test_prefixes_and_suffixes_cannot_be_longer(text: str, limit: int) -> None:
     assert tail == len(text) or text_bytes(text[len(text) - tail - 1 :]) > limit
 
 
-@given(texts, st.integers(200, 3_000), st.integers(1, 2**53 - 1))
-def test_an_abridged_text_fits_and_can_be_completed(text: str, limit: int, position: int) -> None:
-    made = cut(text, limit, position)
-    shown = made.apply(text, "kkkk", position)
-    assert text_bytes(shown) <= limit
-    assert shown.startswith(text[: made.head])
-    assert shown.endswith(text[made.tail :])
-    assert made.head <= made.tail
+long_texts = (
+    texts | st.text(st.sampled_from('ab \n"é\U0001f389'), min_size=401, max_size=900)
+).filter(lambda text: len(text) > 400)
+
+
+@thorough
+@given(long_texts)
+def test_pieces_cover_a_text_without_gaps_or_overlap(text: str) -> None:
+    pieces = list(cut_into_pieces(text))
+    assert pieces[0][0] == 0
+    assert pieces[-1][1] == len(text)
+    assert all(first[1] == second[0] for first, second in itertools.pairwise(pieces))
+    assert all(start < end for start, end in pieces)
+    assert len(pieces) > 1
+    made = sketch(text, frozenset, whole=False)
+    assert made.pieces[0::3] == tuple(end - start for start, end in pieces)
+    assert made.pieces[1::3] == tuple(json_bytes(text[a:b]) - 2 for a, b in pieces)
+    assert sum(made.pieces[2::3]) == len(split_marks(made.marks))
+
+
+@thorough
+@given(long_texts, st.integers(1, 2**53 - 1), st.data())
+def test_pieces_cost_what_they_take_when_rendered(
+    text: str, position: int, data: st.DataObject
+) -> None:
+    made = sketch(text, frozenset, whole=False)
+    item = error(text)
+    ref = ItemRef(
+        position, position, Kind.ERROR, Progress.FAILED, text_bytes(text), 5, pieces=made.pieces
+    )
+    pieces = Pieces(ref)
+    order = data.draw(st.permutations(range(1, pieces.last + 1)).filter(bool))
+    widest = len(str(len(text)))
+    for piece in order[: data.draw(st.integers(1, len(order)))]:
+        before, cost = pieces.spent, pieces.cost_of(piece)
+        pieces.take(piece)
+        assert pieces.spent == before + cost
+        spans = pieces.spans() or ((0, len(text)),)
+        assert pieces.is_complete is (pieces.spans() == ())
+        shown = with_gaps(text, spans, "mmmm", position)
+        # Numbers of a gap are counted as long as the longest there could be.
+        bounds = [*itertools.chain.from_iterable(spans), len(text)][1:]
+        cuts = [n for a, b in zip(bounds[::2], bounds[1::2], strict=True) if a < b for n in (a, b)]
+        longer = sum(widest - len(str(number)) for number in cuts)
+        attributed = f"\n[mmmm #{position} {label(item)}]\n{shown}"
+        assert pieces.spent == text_bytes(attributed) + longer

@@ -27,11 +27,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from moonfold_handoff.context import conversations as module
-from moonfold_handoff.context import fold as folding
+from moonfold_handoff.context import window
 from moonfold_handoff.context.capacity import selection_key
 from moonfold_handoff.context.fold import Entry, RebuildNeededError, fold
 from moonfold_handoff.context.portable import body
-from moonfold_handoff.context.state import Conversation, KnownWindow, ThreadState
+from moonfold_handoff.context.ranking import rank
+from moonfold_handoff.context.state import WINDOW_ITEMS, Conversation, KnownWindow, ThreadState
 from moonfold_schemas import decode_event, encode
 from moonfold_schemas.events import (
     ConversationCompacted,
@@ -405,7 +406,7 @@ thorough = settings(max_examples=500, deadline=None)
 def small_bounds() -> Iterator[None]:
     """Keep so little that histories of forty events have more."""
     with (
-        mock.patch.multiple(folding, WINDOW_ITEMS=6, WINDOW_BYTES=3_000),
+        mock.patch.multiple(window, WINDOW_ITEMS=6, WINDOW_BYTES=3_000, SKETCH_BYTES=200),
         mock.patch.multiple(module, MAX_CONVERSATIONS=3, MAX_WINDOWS=3, RECENT_ITEMS=3),
     ):
         yield
@@ -533,6 +534,13 @@ class Worst:
         yield HandoffDelivered(conversation_id=conversation_id, through=1, tokens=MOST)
 
 
+def speaking(number: int) -> Item:
+    """Return a small item, or one in ten a long one, that mentions names."""
+    if number % 10:
+        return command(f"E{number}x", exit_code=-MOST)
+    return command("make", f"fail E{number}x\n" * 300, exit_code=-MOST)
+
+
 @given(
     st.sampled_from(["x", '"', "\\", "\x01", "é", "\N{SNOWMAN}", "\N{PARTY POPPER}"]),
     st.sampled_from([8, 11, 14, 19, 24, 60, 124, 200]),
@@ -545,16 +553,21 @@ def test_the_state_is_small_whatever_is_named(filler: str, length: int) -> None:
         for event in worst.events(number):
             assert decode_event(encode(event)) == event  # the wire lets it through
             history.add(event)
-    [item] = Log().add(command("c", exit_code=-MOST)).entries
-    # Small items fill the window with references; the largest sizes are told beside them.
+    # Small items fill the window with references, others with all the sketches that there is room
+    # for; the largest sizes are told beside them.
+    kinds = Log().add(*(speaking(number) for number in range(100))).entries
     many = [
-        item._replace(sequence=number, position=number)
+        kinds[number % 100]._replace(sequence=number, position=number)
         for number in range(history.through + 1, history.through + 3_000)
     ]
     after = Log(through=many[-1].sequence)
     after.add(*(opaque_item(MOST) for _ in range(100)), user("x" * 9))
     state = fold(ThreadState(), [*history.entries, *many, *after.entries])
-    assert (len(state.window), len(state.conversations)) == (1_024, module.MAX_CONVERSATIONS)
+    assert len(state.window) == WINDOW_ITEMS
+    assert len(state.conversations) == module.MAX_CONVERSATIONS
+    assert state.bare
+    state = msgspec.structs.replace(state, ranking=rank(state))
+    assert len(state.ranking) >= WINDOW_ITEMS
     raw = msgspec.json.encode(state)
     assert len(raw) <= LIMIT
     assert msgspec.json.decode(raw, type=ThreadState) == state

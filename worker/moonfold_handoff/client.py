@@ -61,10 +61,10 @@ class HandoffClient:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._open = None
         if self._listener is not None:
             await end(self._listener)
             self._listener = None
-        self._open = None
         await self._exit.aclose()
 
     async def append(self, thread_id: str, expected: int, events: Sequence[ThreadEvent]) -> int:
@@ -117,19 +117,21 @@ class HandoffClient:
 
         Raises:
             TimeoutError: there is no result yet.
+            RuntimeError: the client was closed meanwhile.
         """
         async with asyncio.timeout(timeout):
             while True:
                 news = self._expect(request_id)
                 try:
+                    redis = self._services.redis
                     listener = self._listening()
-                    result = await results.get(self._services.redis, request_id)
+                    result = await results.get(redis, request_id)
                     if result is not None:
                         return result
                     await asyncio.wait((news, listener), return_when=asyncio.FIRST_COMPLETED)
                     if news.done() and (raw := news.result()) is not None:
                         return decode_result(raw)
-                    if listener.done():
+                    if listener.done() and not listener.cancelled():
                         listener.result()
                 except TRANSIENT as error:
                     logger.warning("session_waits_for_server", error=type(error).__name__)
@@ -171,13 +173,19 @@ class HandoffClient:
                     while True:
                         message = await channel.get_message(timeout=LISTEN_SECONDS)
                         if message is not None and message["type"] == "message":
-                            raw: bytes = message["data"]
-                            self._tell(_decode_id(raw).request_id, raw)
+                            self._tell_of(message["data"])
                         else:
                             self._tell_all_to_look()
             except TRANSIENT as error:
                 logger.warning("session_channel_lost", error=type(error).__name__)
                 await asyncio.sleep(RECONNECT_SECONDS)
+
+    def _tell_of(self, raw: bytes) -> None:
+        try:
+            request_id = _decode_id(raw).request_id
+        except msgspec.DecodeError:
+            return  # no result; whoever published it
+        self._tell(request_id, raw)
 
     def _tell_all_to_look(self) -> None:
         for request_id in list(self._waiting):

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import structlog
 from arq.connections import ArqRedis, RedisSettings
-from arq.constants import in_progress_key_prefix
+from arq.constants import in_progress_key_prefix, job_key_prefix, retry_key_prefix
 from arq.worker import Function, Retry, Worker, func
 
 from moonfold_handoff import jobs
@@ -245,7 +245,8 @@ class WakeWorker(Worker):
             self.pool, job_id=job_id, function=BUILD_HANDOFF, reason=reason, argument=b""
         )
         await self.pool.zrem(self.queue_name, raw_id)
-        await self.pool.delete(in_progress_key_prefix.encode() + raw_id)
+        prefixes = (job_key_prefix, retry_key_prefix, in_progress_key_prefix)
+        await self.pool.delete(*(prefix.encode() + raw_id for prefix in prefixes))
 
     async def _release(self, job_id: str) -> None:
         """Let a claim go; at shutdown without a server it is left to expire."""
@@ -257,8 +258,7 @@ class WakeWorker(Worker):
                     return
                 await asyncio.sleep(IDLE_POLL)
             else:
-                self._wake.set()
-                return
+                return  # not woken: what failed at once is not tried again at once
 
     async def _listen(self) -> None:
         while True:

@@ -28,8 +28,11 @@ from helpers.building import (
 )
 
 from moonfold_handoff.context.conversations import MAX_CONVERSATIONS
-from moonfold_handoff.context.fold import RebuildNeededError, adopt, fold, surviving
+from moonfold_handoff.context.fold import Entry, RebuildNeededError, adopt, fold, surviving
+from moonfold_handoff.context.identifiers import mark_of
+from moonfold_handoff.context.ranking import rank
 from moonfold_handoff.context.state import (
+    SKETCH_BYTES,
     STATE_VERSION,
     WINDOW_BYTES,
     WINDOW_ITEMS,
@@ -74,6 +77,13 @@ def noted(state: ThreadState) -> tuple[int | None, int | None, int | None]:
     return first, last, answer
 
 
+def named(number: int, lines: int) -> str:
+    """Return lines each of which mentions names that no other does."""
+    return "".join(
+        f"src/part_{number}/file_{i}.py:{i}: E{number}x{i} failed\n" for i in range(lines)
+    )
+
+
 def only(state: ThreadState) -> Conversation:
     [conversation] = state.conversations
     return conversation
@@ -99,6 +109,7 @@ def test_an_item_becomes_a_reference_without_its_text() -> None:
             body=len(r"$ say \"hi\"\n") + len("né\\n".encode()),
             label=len("command, exit 2"),
             exit_code=2,
+            key=mark_of('$ say "hi"'),
         ),
     )
     assert (state.items, state.first_position, state.through) == (1, 2, 2)
@@ -241,29 +252,55 @@ def test_an_evicted_item_recorded_again_is_not_a_new_one() -> None:
     assert state.first_request.record == 5
 
 
+MANY = 100_000
+SOME = 3_000  # enough for bounds to have been met for long
+
+
 @pytest.mark.parametrize(
-    "items",
+    ("count", "items"),
     [
-        lambda i: user("u") if i % 2 else command("c", exit_code=-(2**31)),
-        lambda i: assistant("x" * 50_000) if i % 100 == 0 else error("e"),
-        lambda i: command("make", "0123456789" * 20, exit_code=None, status=ItemStatus.INTERRUPTED),
+        (MANY, lambda i: user("u") if i % 2 else command("c", exit_code=-(2**31))),
+        (MANY, lambda i: assistant("x" * 50_000) if i % 100 == 0 else error("e")),
+        (
+            MANY,
+            lambda _: command(
+                "make", "0123456789" * 20, exit_code=None, status=ItemStatus.INTERRUPTED
+            ),
+        ),
+        (SOME, lambda i: command(f"make part-{i}", named(i, 400), exit_code=-(2**31))),
+        (SOME, lambda i: command(f"make part-{i}", f"error: broken\n{'x' * 90}\n" * 200)),
+        (SOME, lambda i: command(f"c-{i}", named(i, 4)) if i % 8 else user(named(i, 3))),
+        (SOME, lambda i: file_change(f"a_{i}", diff=named(i, 40)) if i % 4 else error("E1")),
+        (SOME, lambda i: user(named(i, 3))),
+        (SOME, lambda i: command(f"E{i}") if i % 10 else command("x", f"fail E{i}\n" * 300)),
     ],
-    ids=["tiny", "some large", "commands"],
+    ids=[
+        "tiny",
+        "some large",
+        "commands",
+        "long outputs",
+        "pieces of trouble",
+        "tiny outputs",
+        "diffs",
+        "requests",
+        "mixed",
+    ],
 )
-def test_the_state_is_small_however_long_the_thread(items: Callable[[int], Item]) -> None:
-    kinds = [items(i) for i in range(200)]
+def test_the_state_is_small_however_long_the_thread(
+    count: int, items: Callable[[int], Item]
+) -> None:
+    recorded = [entry.event for entry in log(*(items(i) for i in range(200))).entries]
     history = Log()
     for i in range(MAX_CONVERSATIONS + 2):
         options = {"context_window": 1_000_000, "effort": "x" * 40}
         history.add(started(f"conversation-{i:0>36}", options=options, capacity=2**40))
-    # Each record is an item of its own: only the position tells.
+    # Each record is an item of its own: only the position tells. In the end it has six digits.
     entries = history.entries
-    for i in range(100_000):
-        [entry] = log(kinds[i % 200]).entries
-        sequence = history.through + i + 1
-        entries.append(entry._replace(sequence=sequence, position=sequence))
+    entries += [Entry(n, n, recorded[n % 200]) for n in range(MANY + 20 - count, MANY + 20)]
     state = fold(ThreadState(), entries)
-    assert state.items == 100_000
+    assert state.items == count
+    state = msgspec.structs.replace(state, ranking=rank(state))
+    assert sum(ref.sketch_bytes for ref in state.window) <= SKETCH_BYTES
     raw = msgspec.json.encode(state)
     assert len(raw) <= STATE_LIMIT
     assert msgspec.json.decode(raw, type=ThreadState) == state

@@ -26,8 +26,10 @@ from helpers.building import (
 )
 
 from moonfold_handoff.context.budget import compute_budget
+from moonfold_handoff.context.choices import Reason
+from moonfold_handoff.context.pieces import Pieces, least_cost
 from moonfold_handoff.context.preamble import plan_preamble
-from moonfold_handoff.context.selection import Reason, Selection, select
+from moonfold_handoff.context.selection import Selection, omissions, select
 from moonfold_handoff.context.state import WINDOW_BYTES, ThreadState
 from moonfold_handoff.errors import ReferencesDoNotFitError
 from moonfold_schemas.events import TurnStarted
@@ -55,6 +57,10 @@ def reasons(selection: Selection) -> dict[int, Reason]:
     return {choice.ref.position: choice.reason for choice in selection.choices}
 
 
+def left_out(state: ThreadState, selection: Selection) -> list[tuple[int, Reason]]:
+    return [(out.ref.position, out.reason) for out in omissions(state, selection)]
+
+
 def turn_start() -> TurnStarted:
     return TurnStarted(turn_id="turn")
 
@@ -66,7 +72,8 @@ def turn_start() -> TurnStarted:
 def test_an_empty_thread_needs_no_room_and_gives_nothing(allowance: int) -> None:
     for state in (ThreadState(), state_of(turn_start(), reasoning("hm"))):
         selection = choose(state, allowance)
-        assert (selection.choices, selection.omissions, selection.preamble) == ((), (), None)
+        assert (selection.choices, selection.preamble) == ((), None)
+        assert omissions(state, selection) == []
         assert selection.coverage.through == state.through
         assert (selection.coverage.selected_items, selection.coverage.omitted_items) == (0, 0)
 
@@ -78,7 +85,8 @@ def test_a_short_conversation_goes_whole() -> None:
     selection = choose(state, 16_000)
     assert chosen(selection) == [1, 2, 3, 4]
     assert set(reasons(selection).values()) == {Reason.EVERYTHING_FITS}
-    assert selection.omissions == ()
+    assert omissions(state, selection) == []
+    assert all(choice.spans == () for choice in selection.choices)
     assert spans(selection.coverage.selected) == [(1, 4)]
     assert selection.coverage.omitted == ()
     assert selection.coverage.abridged == ()
@@ -92,7 +100,7 @@ def test_everything_goes_if_it_fits_to_the_byte_and_not_otherwise() -> None:
 
 
 def test_native_envelopes_count_against_the_ceiling() -> None:
-    history = log(*(user("x") for _ in range(1_000)))
+    history = log(*(user("x" * 60) for _ in range(1_000)))
     selection, rendering = hand_off(history, 64_000)
     assert rendering.text_bytes < 64_000
     assert 59_000 < rendering.items_bytes <= 64_000
@@ -181,7 +189,7 @@ def test_newest_request_then_newest_answer_then_original_request() -> None:
         4: Reason.NEWEST_ANSWER,
         5: Reason.NEWEST_REQUEST,
     }
-    assert reasons(choose(state, room_for(state, 1, 3, 4, 5)))[3] is Reason.RECENT
+    assert reasons(choose(state, room_for(state, 1, 3, 4, 5)))[3] is Reason.IN_PLAY
 
 
 @pytest.mark.parametrize(
@@ -219,7 +227,7 @@ def test_what_comes_first_comes_from_any_distance() -> None:
 
 
 def test_a_thread_may_have_no_request_yet() -> None:
-    state = state_of(command("make", "x" * 900), assistant("hello" * 50), error("boom"))
+    state = state_of(command("make", "x" * 900), assistant("hello" * 50), error("boom" * 20))
     selection = choose(state, room_for(state, 2, 3))
     assert reasons(selection) == {2: Reason.NEWEST_ANSWER, 3: Reason.RECENT}
 
@@ -239,23 +247,52 @@ def test_a_message_goes_whole_or_not_at_all() -> None:
             selection = choose(state, allowance)
         except ReferencesDoNotFitError:
             continue
-        assert all(choice.limit is None for choice in selection.choices)
+        assert all(choice.spans == () for choice in selection.choices)
+        assert all(choice.cost == choice.ref.cost for choice in selection.choices)
 
 
 def test_what_does_not_fit_does_not_stop_older_items_that_do() -> None:
     state = state_of(user("first"), assistant("small"), assistant("x" * 5_000), user("last"))
     selection = choose(state, 1_024)
     assert chosen(selection) == [1, 2, 4]
-    assert [(o.ref.position, o.reason) for o in selection.omissions] == [(3, Reason.TOO_LONG)]
+    assert left_out(state, selection) == [(3, Reason.TOO_LONG)]
 
 
 def test_an_omission_says_whether_it_could_ever_have_fitted() -> None:
     state = state_of(user("a" * 300), assistant("b" * 300), user("c" * 300), assistant("d" * 300))
     selection = choose(state, room_for(state, 3, 4))
-    assert [(o.ref.position, o.reason) for o in selection.omissions] == [
-        (1, Reason.NO_ROOM),
-        (2, Reason.NO_ROOM),
-    ]
+    assert left_out(state, selection) == [(1, Reason.NO_ROOM), (2, Reason.NO_ROOM)]
+
+
+def test_activity_that_cannot_be_cut_is_too_long_if_the_whole_is() -> None:
+    state = state_of(user("u"), command("make", "\x00" * 300))  # 1,800 bytes in one piece
+    assert not state.window[1].pieces
+    selection = choose(state, room_for(state, 1) + 900)
+    assert left_out(state, selection) == [(2, Reason.TOO_LONG)]
+
+
+def test_an_output_is_too_long_if_none_of_its_pieces_could_go() -> None:
+    state = state_of(command("make", "y" * 900))
+    least = least_cost(state.window[0])
+    assert left_out(state, choose(state, pointer(state) + least - 1)) == [(1, Reason.TOO_LONG)]
+    assert left_out(state, choose(state, pointer(state) + least)) == []
+
+
+def test_an_omission_says_that_a_later_outcome_took_its_place() -> None:
+    state = state_of(*(command("make", "x" * 300) for _ in range(3)), user("u"))
+    selection = choose(state, room_for(state, 3, 4))
+    assert chosen(selection) == [3, 4]
+    assert left_out(state, selection) == [(1, Reason.SUPERSEDED), (2, Reason.SUPERSEDED)]
+
+
+def test_every_kept_item_is_chosen_or_left_out_with_a_reason() -> None:
+    history = log(user("original"), *(command(f"c-{n}", "x" * 700) for n in range(700)))
+    state = history.add(assistant("a"), user("u")).state
+    assert state.evicted
+    for allowance in (pointer(state), 1_024, 16_000, 64_000):
+        selection = choose(state, allowance)
+        told = [*chosen(selection), *(position for position, _ in left_out(state, selection))]
+        assert sorted(told) == [ref.position for ref in state.kept]
 
 
 def test_recent_items_go_before_older_ones() -> None:
@@ -270,7 +307,8 @@ def test_a_long_output_is_abridged() -> None:
     state = state_of(user("first"), command("make", "x" * 50_000), user("last"))
     selection = choose(state, 4_096)
     [choice] = [choice for choice in selection.choices if choice.ref.position == 2]
-    assert choice.limit is not None
+    assert choice.spans[0][0] == 0
+    assert all(0 <= first < end <= 50_007 for first, end in choice.spans)
     assert selection.coverage.abridged == (2,)
     assert sum(c.cost for c in selection.choices) <= 4_096 - pointer(state)
 
@@ -280,9 +318,9 @@ def test_outputs_share_the_room_before_one_takes_what_is_left() -> None:
     selection, rendering = hand_off(history, 8_192)
     assert chosen(selection) == [1, 2, 3, 4, 5, 6]
     assert selection.coverage.abridged == (2, 3, 4, 5)
-    limits = {c.ref.position: c.limit for c in selection.choices if c.limit is not None}
-    assert max(limits, key=limits.__getitem__) == 5
-    assert 8_192 - 200 < rendering.text_bytes <= 8_192
+    spent = {c.ref.position: c.cost for c in selection.choices if c.spans}
+    assert max(spent, key=spent.__getitem__) == 5
+    assert 8_192 - 700 < rendering.text_bytes <= 8_192  # no other piece of 600 has room
 
 
 def test_an_output_is_not_abridged_if_the_room_left_holds_it_after_all() -> None:
@@ -296,13 +334,25 @@ def test_an_output_that_fits_only_in_part_is_abridged_into_the_room_left() -> No
     state = state_of(user("x" * 500), command("make", "y" * 900))
     selection = choose(state, room_for(state, 1) + 350)
     assert chosen(selection) == [1, 2]
-    assert selection.choices[1].cost == 350
+    choice = selection.choices[1]
+    pieces = Pieces(choice.ref)
+    for piece, end in enumerate(itertools.accumulate(choice.ref.pieces[::3])):
+        if piece and any(first < end <= last for first, last in choice.spans):
+            pieces.take(piece)
+    assert pieces.spans() == choice.spans
+    assert pieces.spent == choice.cost <= 350
+    others = set(range(pieces.last + 1)) - pieces.taken
+    assert others
+    assert all(choice.cost + pieces.cost_of(piece) > 350 for piece in others)
 
 
 def test_in_too_little_room_no_output_is_abridged() -> None:
-    state = state_of(user("x" * 500), command("make", "y" * 900), error("z" * 290))
-    assert chosen(choose(state, room_for(state, 1) + 319)) == [1, 3]
-    assert chosen(choose(state, room_for(state, 1) + 300)) == [1]
+    state = state_of(user("x" * 500), command("make", "y" * 900), error("z" * 90))
+    least = least_cost(state.window[1])
+    assert state.window[2].cost <= least - 1
+    assert chosen(choose(state, room_for(state, 1) + least)) == [1, 2]
+    assert chosen(choose(state, room_for(state, 1) + least - 1)) == [1, 3]
+    assert chosen(choose(state, room_for(state, 1) + 63)) == [1]
 
 
 def test_a_short_activity_that_does_not_fit_is_not_cut() -> None:

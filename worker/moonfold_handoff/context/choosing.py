@@ -9,6 +9,7 @@ state and request always give the same choice.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 
 from moonfold_handoff.context.choices import ENVELOPE_BYTES, Choice, Reason, Room, whole
 from moonfold_handoff.context.identifiers import MARK_CHARACTERS, marks
@@ -88,7 +89,9 @@ class _Choosing:
         for mark in asked:
             for ref in reversed(self._state.window):
                 place = ref.sketch.find(mark)
-                if place < 0 or place % MARK_CHARACTERS:
+                while place > 0 and place % MARK_CHARACTERS:  # parts of two other marks
+                    place = ref.sketch.find(mark, place + 1)
+                if place < 0:
                     continue
                 if ref.position not in self._whole and self._room.text - least > 0:
                     self._take(ref, _piece_at(ref, place // MARK_CHARACTERS), Reason.ASKED, least)
@@ -142,12 +145,7 @@ class _Choosing:
 
 def _piece_at(ref: ItemRef, mark: int) -> int:
     """Return the piece that has the mark of that number; the first piece comes with any other."""
-    piece = 0
-    for piece, count in enumerate(ref.pieces[2::3]):
-        if mark < count:
-            return max(piece, 1)
-        mark -= count
-    return piece
+    return max(1, sum(end <= mark for end in accumulate(ref.pieces[2::3])))
 
 
 def _worth(ref: ItemRef) -> Reason:

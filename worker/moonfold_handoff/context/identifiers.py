@@ -11,8 +11,9 @@ from zlib import crc32
 
 MARK_CHARACTERS = 4  # 24 bits
 
-# Longer ones are data, not names.
-_TOKEN = re.compile(r"[A-Za-z0-9_@~./\\-]{3,160}")
+LONGEST = 160  # characters of a name; what is longer is data
+
+_TOKEN = re.compile(r"[A-Za-z0-9_@~./\\-]{3,}")
 _SHAPE = re.compile(
     r"""
       [A-Za-z0-9] [._/\\-]+ [A-Za-z]      # src/parser.py, os.path, snake_case, kebab-case
@@ -36,7 +37,7 @@ def identifiers(text: str) -> list[str]:
     """
     found: dict[str, None] = {}
     for token in dict.fromkeys(_TOKEN.findall(text)):
-        if _SHAPE.search(token) is None:
+        if len(token) > LONGEST or _SHAPE.search(token) is None:
             continue
         name = token.strip("./\\-")
         found[name] = None

@@ -59,3 +59,11 @@ class Pieces:
                 spans[-1:] = [(spans[-1][0], end)] if joined else [*spans[-1:], (start, end)]
             start = end
         return tuple(spans)
+
+
+def least_cost(ref: ItemRef) -> int:
+    """Return the bytes of the smallest form in which an item can travel."""
+    if not ref.pieces:
+        return ref.cost
+    pieces = Pieces(ref)
+    return min(map(pieces.cost_of, range(1, pieces.last + 1)))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from moonfold_handoff.context.budget import CEILING
 from moonfold_handoff.context.choices import Choice, Omission, Reason, Room, items_cost, whole
 from moonfold_handoff.context.choosing import choose
+from moonfold_handoff.context.pieces import least_cost
 from moonfold_handoff.context.preamble import Preamble, plan_preamble
 from moonfold_handoff.context.ranking import replaced
 from moonfold_handoff.context.state import ThreadState
@@ -81,7 +82,7 @@ def omissions(state: ThreadState, selection: Selection) -> list[Omission]:
     for ref in state.kept:
         if ref.position in chosen:
             continue
-        reason = Reason.TOO_LONG if ref.least > selection.available else Reason.NO_ROOM
+        reason = Reason.TOO_LONG if least_cost(ref) > selection.available else Reason.NO_ROOM
         if ref.position in earlier:
             reason = Reason.SUPERSEDED
         left_out.append(Omission(ref, reason))

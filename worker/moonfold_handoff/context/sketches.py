@@ -68,9 +68,11 @@ def sketch(text: str, spoken_of: SpokenOf, *, whole: bool) -> Sketch:
     pieces: list[int] = []
     for start, end in cut_into_pieces(text):
         piece = text[start:end]
-        chosen = _choose(_scan(piece), PIECE_MARKS, spoken_of)
-        if start and _TROUBLE.search(piece):
-            chosen.append(TROUBLE)
+        chosen: list[str] = []
+        if not _is_middle(start, len(text)):
+            chosen = _choose(marks(piece), PIECE_MARKS, spoken_of)
+            if start and _TROUBLE.search(piece):
+                chosen.append(TROUBLE)
         kept += chosen
         pieces += (end - start, text_bytes(piece), len(chosen))
     return Sketch("".join(kept), tuple(pieces))
@@ -84,13 +86,18 @@ def cut_into_pieces(text: str) -> Iterator[tuple[int, int]]:
     if start:
         yield 0, start
     while start < length:
-        if HEAD_SCANNED <= start < length - TAIL_SCANNED:
+        if _is_middle(start, length):
             end = length - TAIL_SCANNED
         else:
             end = text.find("\n", start + size // 2, start + 2 * size) + 1
             end = end or min(length, start + size)
         yield start, end
         start = end
+
+
+def _is_middle(start: int, length: int) -> bool:
+    """Return whether the piece that begins at `start` is what is not looked at of a very long text."""
+    return HEAD_SCANNED <= start < length - TAIL_SCANNED
 
 
 def split_marks(marks: str) -> list[str]:

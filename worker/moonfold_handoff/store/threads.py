@@ -5,7 +5,7 @@ There are no locks: two workers may fold the same tail, and the save that covers
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -156,7 +156,9 @@ class _Origin(NamedTuple):
 
 async def _origin(redis: Redis, thread_id: str, depth: int) -> _Origin:
     first = await redis.xrange(keys.log(thread_id), count=1)
-    before = log.sequence_of(first[0][0]) - 1 if first else 0
+    if not first:
+        raise ThreadNotFoundError(f"There is no log of thread {thread_id}.")
+    before = log.sequence_of(first[0][0]) - 1
     if before == 0:
         return _Origin(0, None)
     [event] = await log.fetch(redis, [(thread_id, before + 1)])
@@ -188,18 +190,34 @@ async def _fold(
     return state
 
 
-async def _rebuild(redis: Redis, thread_id: str, through: int, depth: int) -> ThreadState:
+async def _rebuild(
+    redis: Redis,
+    thread_id: str,
+    through: int,
+    depth: int,
+    voided_later: Sequence[tuple[int, int]] = (),
+) -> ThreadState:
     """Fold the log from its start, its rollbacks known beforehand.
 
-    A fork that rolled back into what it took from its parent has only the parent's part before that.
+    Where a fork rolled back into what it took from its parent, so is the parent's part, and what the
+    parent itself rolled back before stays so.
+
+    Args:
+        redis: the server.
+        thread_id: the thread.
+        through: up to where.
+        depth: number of forks below it.
+        voided_later: what forks below it rolled back.
     """
     origin = await _origin(redis, thread_id, depth)
-    voided: list[tuple[int, int]] = []
+    voided = list(voided_later)
     async for entries in log.read(redis, thread_id, after=origin.before, through=through):
         voided.extend(rollbacks(entries))
-    taken = min([origin.before, *(first - 1 for first, _ in voided)])
-    inherited = await _inherited(redis, origin, taken, depth)
-    state = replace(inherited, through=origin.before)
+    if origin.parent_id is None or all(first > origin.before for first, _ in voided):
+        state = await _inherited(redis, origin, origin.before, depth)
+    else:
+        parent = await _rebuild(redis, origin.parent_id, origin.before, depth + 1, voided)
+        state = adopt(parent, origin.parent_id)
     async for entries in log.read(redis, thread_id, after=origin.before, through=through):
         state = fold(state, surviving(entries, voided))
     return state

@@ -12,7 +12,7 @@
 -- worker for a job that it is not running is left from a reply that was lost, and is taken up.
 --
 -- Returns for each: job id, score, attempt (from 1), body (nil if it has expired). Attempts are counted in
--- arq's `arq:retry:<job id>`.
+-- arq's `arq:retry:<job id>`. A key of a job that is not what it should be spoils that job, not the queue.
 
 local running = {}
 for i = 6, #ARGV do
@@ -27,11 +27,15 @@ for i = 1, #due, 2 do
   end
   if not running[due[i]] then
     local key = 'arq:in-progress:' .. due[i]
-    local holder = redis.call('GET', key)
-    if not holder or holder == ARGV[4] then
+    local holder = redis.pcall('GET', key)
+    if type(holder) ~= 'string' or holder == ARGV[4] then
       redis.call('PSETEX', key, ARGV[5], ARGV[4])
       local attempts = 'arq:retry:' .. due[i]
-      local attempt = redis.call('INCR', attempts)
+      local attempt = redis.pcall('INCR', attempts)
+      if type(attempt) ~= 'number' then
+        attempt = 1
+        redis.call('SET', attempts, attempt)
+      end
       redis.call('EXPIRE', attempts, 88400)
       local body = redis.pcall('GET', 'arq:job:' .. due[i])
       claimed[#claimed + 1] = due[i]
