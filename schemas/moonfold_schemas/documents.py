@@ -43,7 +43,8 @@ arq queue: a sorted set of job ids. The job is JSON under arq's key of that id; 
 request. Written through the `enqueue` script only. The worker's own jobs are not described here."""
 _RESULTS = """\
 Redis stream that tells a session which results are there, once for each request. The key is
-`moonfold:results:<session_id>`, without braces. Capped and expiring."""
+`moonfold:results:<session_id>`, without braces. Capped and expiring. On the pub/sub channel of the same
+name the result itself is published, for a session that listens; a lost message is found by looking."""
 _RESULT = """\
 Redis string that holds the result of one request as JSON. The key is `moonfold:result:<request_id>`,
 without braces. Expiring."""
