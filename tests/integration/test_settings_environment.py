@@ -21,9 +21,6 @@ GOOD = [
     ("MOONFOLD_THREAD_TTL", "12h", "thread_ttl", 43_200),
     ("MOONFOLD_RESULT_TTL", "7d", "result_ttl", 7 * DAY),
     ("MOONFOLD_MAX_EVENT_BYTES", "1_000", "max_event_bytes", 1_000),
-    ("MOONFOLD_METRICS_ADDRESS", " 127.0.0.1:9464 ", "metrics_address", "127.0.0.1:9464"),
-    ("MOONFOLD_METRICS_ADDRESS", "[::1]:9464", "metrics_address", "[::1]:9464"),
-    ("MOONFOLD_METRICS_ADDRESS", ":9464", "metrics_address", ":9464"),
     ("MOONFOLD_LOG_FORMAT", "JSON", "log_format", "json"),
     ("MOONFOLD_LOG_LEVEL", " debug", "log_level", "debug"),
 ]
@@ -40,8 +37,6 @@ BAD = [
     ("MOONFOLD_RESULT_TTL", "1w", "a duration"),
     ("MOONFOLD_MAX_EVENT_BYTES", "0", "a positive whole number"),
     ("MOONFOLD_MAX_EVENT_BYTES", "8 MiB", "a positive whole number"),
-    ("MOONFOLD_METRICS_ADDRESS", "9464", "an address"),
-    ("MOONFOLD_METRICS_ADDRESS", "host:port", "an address"),
     ("MOONFOLD_LOG_FORMAT", "xml", "one of auto, json, console"),
     ("MOONFOLD_LOG_LEVEL", "loud", "one of debug, info, warning, error"),
 ]

@@ -194,7 +194,7 @@ async def _handoff(
     budget = compute_budget(state, target, request.request, cap, services.catalogue)
     asked = request.request.text if request.request is not None else None
     unseen = state.since(state.conversation(target.conversation_id))
-    native = goes_on_natively(request, state, target)
+    native = goes_on_natively(request, await _resumed(services, request, state), target)
     selection = NOTHING if native else select(unseen, thread_id, budget.allowance, asked)
     contents = await _contents(services, thread_id, state, selection)
     rendering = render(selection, contents, secrets.token_bytes(MARK_SEED_BYTES))
@@ -216,6 +216,15 @@ async def _handoff(
         items=rendering.items,
         text=rendering.text,
     )
+
+
+async def _resumed(
+    services: Services, request: HandoffRequest, state: ThreadState
+) -> ThreadState:
+    """Return the state whose conversations a provider could go on with by itself."""
+    if not isinstance(request, ForkRequested) or not request.target.native.fork:
+        return state
+    return await threads.load(services.threads, request.thread_id, state.through - 1)
 
 
 async def _contents(

@@ -65,12 +65,6 @@ def _one_of(*choices: str) -> Callable[[str], str]:
     return read
 
 
-def _address(text: str) -> str:
-    if not re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[\w.-]*):\d{1,5}", text.strip()):
-        raise ValueError("an address such as 127.0.0.1:9464")
-    return text.strip()
-
-
 SETTINGS = {
     "redis_url": Setting(
         "MOONFOLD_REDIS_URL",
@@ -105,9 +99,6 @@ SETTINGS = {
         Path,
         "file of context windows that come before the built-in ones (the form of windows.toml)",
     ),
-    "metrics_address": Setting(
-        "MOONFOLD_METRICS_ADDRESS", None, _address, "where metrics are served; unset: nowhere"
-    ),
     "log_format": Setting(
         "MOONFOLD_LOG_FORMAT",
         "auto",
@@ -140,7 +131,6 @@ class Settings:
     result_ttl: int = DAY
     max_event_bytes: int = 8 * MEBIBYTE
     model_windows: Path | None = None
-    metrics_address: str | None = None
     log_format: str = "auto"
     log_level: str = "info"
     warnings: tuple[str, ...] = ()

@@ -180,21 +180,23 @@ class WakeWorker(Worker):
     async def _poll_iteration(self) -> None:
         # Cleared before the queue is read: what is enqueued after the read sets it again.
         self._wake.clear()
+        patience = self._stands_back()
         try:
             async with self._claiming:
-                await self._start_claimed()
+                if not patience:
+                    await self._start_claimed()
             await self.record_health()
         except TROUBLE as error:
             logger.warning("redis_unavailable", error=type(error).__name__)
             await asyncio.sleep(IDLE_POLL)
             return
         with suppress(TimeoutError):
-            async with asyncio.timeout(IDLE_POLL):
+            async with asyncio.timeout(min(patience or IDLE_POLL, IDLE_POLL)):
                 await self._wake.wait()
 
     async def _start_claimed(self) -> None:
         free = self.max_jobs - len(self.tasks)
-        if free <= 0 or not self.allow_pick_jobs or self._must_yield():
+        if free <= 0 or not self.allow_pick_jobs:
             return
         claimed = await _claim(
             self.pool,
@@ -231,11 +233,11 @@ class WakeWorker(Worker):
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.error("job_crashed", job_id=job_id, exc_info=error)
 
-    def _must_yield(self) -> bool:
-        """Whether jobs that a person waits for are running, and jobs of this queue can wait yet."""
+    def _stands_back(self) -> float:
+        """Return the seconds that this queue waits yet for running jobs that a person waits for."""
         if self._yields_to is None or not self._yields_to.tasks:
-            return False
-        return time.monotonic() - self._started_at < PATIENCE
+            return 0.0
+        return max(0.0, self._started_at + PATIENCE - time.monotonic())
 
     async def _refuse(self, raw_id: bytes) -> None:
         """Take a job off the queue whose id no key can be made of."""

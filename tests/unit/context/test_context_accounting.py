@@ -5,8 +5,6 @@ from helpers.building import json_bytes
 
 from moonfold_handoff.context.accounting import (
     literal_bytes,
-    longest_prefix,
-    longest_suffix,
     text_bytes,
 )
 
@@ -38,12 +36,3 @@ def test_text_costs_its_literal_without_quotes(text: str) -> None:
 @pytest.mark.parametrize("text", TEXTS)
 def test_costs_of_parts_add_up(text: str) -> None:
     assert sum(map(text_bytes, text)) == text_bytes(text)
-
-
-@pytest.mark.parametrize("text", [*TEXTS, pytest.param('é"\n🎉' * 9, id="mixed")])
-def test_prefixes_and_suffixes_are_the_longest_within_every_limit(text: str) -> None:
-    for limit in range(-2, text_bytes(text) + 3):
-        lengths = [n for n in range(len(text) + 1) if text_bytes(text[:n]) <= limit]
-        assert longest_prefix(text, limit) == max(lengths, default=0)
-        lengths = [n for n in range(len(text) + 1) if text_bytes(text[len(text) - n :]) <= limit]
-        assert longest_suffix(text, limit) == max(lengths, default=0)

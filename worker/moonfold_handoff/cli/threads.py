@@ -55,8 +55,8 @@ async def _threads(settings: Settings, limit: int) -> None:
         table.add_column(heading, justify="right", no_wrap=True)
     async with open_services(settings, name=NAME) as services:
         async for found in thread_store.listed(services.threads, limit):
-            table.add_row(found.thread_id, f"{found.last:,}", f"{found.days_left:.1f}")
-    Console().print(table)
+            table.add_row(Text(found.thread_id), f"{found.last:,}", f"{found.days_left:.1f}")
+    Console(emoji=False).print(table)
 
 
 async def _thread(settings: Settings, thread_id: str, items: int) -> None:
@@ -66,7 +66,7 @@ async def _thread(settings: Settings, thread_id: str, items: int) -> None:
             shown = await _items(services, thread_id, state, items)
         except HandoffError as error:
             raise click.ClickException(str(error)) from None
-    console = Console()
+    console = Console(emoji=False, highlight=False)
     console.print(f"[bold]{thread_id}[/bold], {state.items:,} items, up to #{state.through:,}")
     for ancestor in reversed(state.lineage):
         console.print(f"forked from {ancestor.thread_id} after #{ancestor.through:,}")
@@ -101,9 +101,9 @@ def _conversations(state: ThreadState) -> Table:
         window = known.max_tokens or known.capacity
         reported = known.used_tokens is not None
         table.add_row(
-            known.conversation_id,
-            known.provider,
-            known.model or "",
+            Text(known.conversation_id),
+            Text(known.provider),
+            Text(show.preview(known.model or "")),
             f"{window:,}" if window else "",
             f"{known.held:,}{'' if reported else ' (estimated)'}",
             f"#{known.seen}",

@@ -23,18 +23,20 @@ def delivery_for(target: Target) -> Delivery:
 def goes_on_natively(request: HandoffRequest, state: ThreadState, target: Target) -> bool:
     """Return whether the provider can go on by itself, so that no history has to travel.
 
-    A resume needs the conversation to have seen all of the thread; a native fork needs the thread's
-    conversation to be of the same provider. A session that tried in vain says so, and gets a portable
-    handoff.
+    A resume needs the target's conversation to have seen all of the thread; a native fork needs one of
+    the thread that is forked. A session that tried in vain says so, and gets a portable handoff.
+
+    Args:
+        request: what is asked.
+        state: the thread; for a fork its parent at the point, since a fork begins without conversations.
+        target: where it goes on.
     """
-    if request.native_failed:
-        return False
-    if isinstance(request, ForkRequested):
-        current = request.target.conversation_id
-        return bool(target.native.fork) and current is not None
+    native = target.native
+    able = native.fork if isinstance(request, ForkRequested) else native.resume
     known = state.conversation(target.conversation_id)
-    resumes = bool(target.native.resume) and known is not None
-    return resumes and known is not None and not state.since(known).items
+    if request.native_failed or not able or known is None:
+        return False
+    return known.provider == target.provider and not state.since(known).items
 
 
 def _version(text: str | None) -> tuple[int, ...]:

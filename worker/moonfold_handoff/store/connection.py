@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import TypeVar
 
 from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.retry import Retry
@@ -18,8 +17,6 @@ RETRY_CAP = 0.5  # seconds
 
 TRANSIENT = (ConnectionError, TimeoutError, BusyLoadingError, OSError)
 """Errors that a later attempt may not meet: the server is away, slow or loading."""
-
-RedisClient = TypeVar("RedisClient", bound=Redis)
 
 
 class InvalidRedisUrlError(ValueError):

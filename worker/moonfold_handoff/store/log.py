@@ -146,6 +146,12 @@ async def read(
         yield entries
 
 
+async def first(redis: Redis, thread_id: str) -> int:
+    """Return the first sequence of a log, which for a fork is one after its parent's; 0 if none."""
+    head = await redis.xrange(keys.log(thread_id), count=1)
+    return sequence_of(head[0][0]) if head else 0
+
+
 async def last(redis: Redis, thread_id: str) -> int:
     """Return the last sequence of a log; 0 if there is none."""
     tail = await redis.xrevrange(keys.log(thread_id), count=1)

@@ -29,6 +29,7 @@ from moonfold_handoff.errors import (
 from moonfold_handoff.store import keys, log
 from moonfold_handoff.store.past import PastStates
 from moonfold_handoff.store.scripts import worker_script
+from moonfold_schemas import is_id
 from moonfold_schemas.events import ThreadForked
 
 MAX_LINEAGE = 64  # forks of forks
@@ -119,7 +120,9 @@ async def listed(redis: Redis, limit: int) -> AsyncIterator[Listed]:
     pattern = keys.log("*")
     found = 0
     async for raw in redis.scan_iter(match=pattern, count=1_000):
-        thread_id = raw.decode().partition("{")[2].partition("}")[0]
+        thread_id = raw.decode(errors="replace").partition("{")[2].partition("}")[0]
+        if not is_id(thread_id):
+            continue  # no thread of ours, and nothing to print
         days = await redis.pttl(raw) / MILLISECONDS_A_DAY
         yield Listed(thread_id, await log.last(redis, thread_id), days)
         found += 1
