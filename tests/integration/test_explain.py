@@ -156,12 +156,21 @@ def test_a_handoff_is_explained_input_by_input(server: RedisServer) -> None:
 def test_each_origin_is_told(
     server: RedisServer, target: Target, window: list[str], existing: list[str]
 ) -> None:
-    request = restart(target=target, through=9)
+    request = switch(target=target, through=9)
     answered(server, request, LONG)
     output = explained(request.request_id)
     assert row(output, "window")[1:] == window
     assert row(output, "existing")[1:] == existing
     assert row(output, "cap")[1:] == ["16,000", "default"]
+
+
+def test_a_restart_is_fresh_whatever_conversation_it_names(server: RedisServer) -> None:
+    target = Target(provider="codex", model="gpt-6-sol", conversation_id="c")
+    request = restart(target=target, through=9)
+    answered(server, request, LONG)
+    output = explained(request.request_id)
+    assert row(output, "window")[1:] == ["258,400", "catalogue"]
+    assert row(output, "existing")[1:] == ["0", "fresh"]
 
 
 def test_every_item_is_told_with_its_reason(server: RedisServer) -> None:

@@ -25,12 +25,13 @@ from helpers.building import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from moonfold_handoff.context import conversations as module
 from moonfold_handoff.context import window
 from moonfold_handoff.context.capacity import selection_key
 from moonfold_handoff.context.fold import Entry, RebuildNeededError, fold
-from moonfold_handoff.context.portable import body
+from moonfold_handoff.context.portable import body, kind_of
 from moonfold_handoff.context.ranking import rank
 from moonfold_handoff.context.state import WINDOW_ITEMS, Conversation, KnownWindow, ThreadState
 from moonfold_schemas import decode_event, encode
@@ -263,6 +264,43 @@ class Reading:
                 pending = max(0, pending + self.growth(entry))
         return pending
 
+    # What a conversation has of the thread.
+
+    def seen(self, name: str, at: int) -> tuple[int, int]:
+        """Return up to where it has the thread, and when that became so."""
+        start = self.start(name, at)
+        assert isinstance(start.event, ConversationStarted)
+        continued, before = start.event.continues, start.sequence - 1
+        has = (0, 0)
+        if continued is not None and continued in self.kept(before):
+            has = self.seen(continued, before)
+        for entry in self.entries[start.sequence : at]:
+            event, more = entry.event, 0
+            if isinstance(event, TurnsRolledBack):
+                has = (event.to, entry.sequence) if event.to < has[0] else has
+            elif isinstance(event, HandoffDelivered):
+                if event.conversation_id == name:
+                    more = min(event.through, entry.sequence)
+            elif isinstance(event, ItemRecorded | OpaqueEvent):
+                more = entry.sequence if self.current(entry.sequence) == name else 0
+            has = (more, entry.sequence) if more > has[0] else has
+        return has
+
+    def items(self, to: int, at: int) -> int:
+        """Return how many items up to `to` there were at `at`, without what was taken back since."""
+        voided = [
+            (e.event.to, e.sequence)
+            for e in self.where(TurnsRolledBack)  # those that lie ahead, too
+        ]
+        return len(
+            {
+                entry.position
+                for entry in self.where(ItemRecorded, to=at)
+                if entry.position <= to and kind_of(entry.event.item) is not None
+                if not any(first < entry.sequence < end for first, end in voided)
+            }
+        )
+
     # All of it.
 
     def conversation(self, name: str) -> Conversation:
@@ -288,6 +326,8 @@ class Reading:
             reported_at=max(moments, default=0),
             selected_at=since,
             estimated_tokens=self.estimate(name, at),
+            seen=self.seen(name, at)[0],
+            seen_items=self.items(*self.seen(name, at)),
         )
 
     def windows(self) -> list[tuple[str, KnownWindow]]:
@@ -377,7 +417,7 @@ events: st.SearchStrategy[ThreadEvent] = st.one_of(
         options=st.none() | options,
     ),
     st.builds(ConversationCompacted, conversation_id=names, used_tokens=sizes),
-    st.builds(HandoffDelivered, conversation_id=names, through=st.just(1), tokens=sizes),
+    st.builds(HandoffDelivered, conversation_id=names, through=st.integers(1, 45), tokens=sizes),
     st.builds(OpaqueEvent, size=st.integers(0, 999)),
     st.builds(TurnEnded, turn_id=st.just("t"), status=st.sampled_from(list(TurnStatus))),
     st.just(TurnStarted(turn_id="t")),
@@ -446,7 +486,11 @@ def test_what_is_kept_of_conversations_is_what_the_log_says(history: Log, small:
         assert kept(whole(history.entries)) == read(history.entries)
         return
     with small_bounds():
-        assert kept(whole(history.entries)) == read(history.entries)
+        folded, expected = kept(whole(history.entries)), read(history.entries)
+    # Where items are no longer kept one by one, they cannot be counted up to any point.
+    for figures in (folded, expected):
+        figures["conversations"] = [replace(c, seen_items=0) for c in figures["conversations"]]
+    assert folded == expected
 
 
 @thorough
@@ -482,6 +526,8 @@ def test_no_figure_is_negative_and_no_bound_is_zero(history: Log) -> None:
     assert state.pending_request >= 0
     for conversation in state.conversations:
         assert conversation.estimated_tokens >= 0
+        assert 0 <= conversation.seen <= state.through
+        assert 0 <= conversation.seen_items <= min(conversation.seen, state.items)
         for bound in (
             conversation.capacity,
             conversation.max_tokens,

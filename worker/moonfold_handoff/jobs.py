@@ -176,11 +176,13 @@ async def _first_that_fits(
 
 
 def _candidates(request: HandoffRequest) -> tuple[Target, ...]:
-    if isinstance(request, ProviderLimitReached):
-        return request.candidates
-    if isinstance(request, RestartRequested):
-        return (replace(request.target, conversation_id=None),)  # a restart is a fresh conversation
-    return (request.target,)
+    candidates = (
+        request.candidates if isinstance(request, ProviderLimitReached) else (request.target,)
+    )
+    if isinstance(request, RestartRequested) or request.native_failed:
+        # A restart is a fresh conversation. One that could not go on is taken as gone.
+        return tuple(replace(target, conversation_id=None) for target in candidates)
+    return candidates
 
 
 async def _handoff(
@@ -218,12 +220,10 @@ async def _handoff(
     )
 
 
-async def _resumed(
-    services: Services, request: HandoffRequest, state: ThreadState
-) -> ThreadState:
+async def _resumed(services: Services, request: HandoffRequest, state: ThreadState) -> ThreadState:
     """Return the state whose conversations a provider could go on with by itself."""
     if not isinstance(request, ForkRequested) or not request.target.native.fork:
-        return state
+        return state  # nearly always; no second state is read
     return await threads.load(services.threads, request.thread_id, state.through - 1)
 
 

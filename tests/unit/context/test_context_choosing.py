@@ -241,14 +241,20 @@ def test_a_name_is_found_behind_parts_of_two_others_that_look_like_it() -> None:
 
 def test_a_failure_and_what_is_in_play_say_why_they_go() -> None:
     state = state_of(
-        user("begin"), command("run a_1", exit_code=1), command("run b_2"), *filler(80), user("u")
+        user("begin"),
+        command("run a_1", exit_code=1),
+        command("run b_2"),
+        *filler(80),
+        assistant("a"),
+        user("u"),
     )
-    costs = sum(ref.cost for ref in state.kept if ref.position in {1, 2, 3, 84})
+    costs = sum(ref.cost for ref in state.kept if ref.position in {1, 2, 3, 84, 85})
     assert reasons(made(state, costs + LEAST_ROOM)) == {
         1: Reason.ORIGINAL_REQUEST,
         2: Reason.FAILED,
         3: Reason.IN_PLAY,
-        84: Reason.NEWEST_REQUEST,
+        84: Reason.NEWEST_ANSWER,
+        85: Reason.NEWEST_REQUEST,
     }
 
 
@@ -276,15 +282,16 @@ def test_the_kept_ranking_leads_where_a_new_one_does(asked: str | None) -> None:
 
 
 def test_what_is_left_is_filled_with_what_is_recent() -> None:
-    state = state_of(user("begin"), *filler(80), user("u"))
-    costs = sum(ref.cost for ref in state.kept if ref.position in {1, 79, 80, 81, 82})
+    state = state_of(user("begin"), *filler(80), assistant("a"), user("u"))
+    costs = sum(ref.cost for ref in state.kept if ref.position in {1, 79, 80, 81, 82, 83})
     choices = made(state, costs)
     assert reasons(choices) == {
         1: Reason.ORIGINAL_REQUEST,
         79: Reason.RECENT,
         80: Reason.RECENT,
         81: Reason.RECENT,
-        82: Reason.NEWEST_REQUEST,
+        82: Reason.NEWEST_ANSWER,
+        83: Reason.NEWEST_REQUEST,
     }
 
 

@@ -296,7 +296,7 @@ def test_every_kept_item_is_chosen_or_left_out_with_a_reason() -> None:
 
 
 def test_recent_items_go_before_older_ones() -> None:
-    state = state_of(*(user("x" * 100) for _ in range(100)))
+    state = state_of(*(user("x" * 100) for _ in range(99)), assistant("x" * 100))
     selection = choose(state, 4_096)
     assert chosen(selection) == [1, *range(100 - len(selection.choices) + 2, 101)]
     assert spans(selection.coverage.selected) == [(1, 1), (chosen(selection)[1], 100)]

@@ -64,7 +64,7 @@ def ready(transcript: Transcript, outcome: Transfer, result: HandoffReady) -> No
 
 def forked(result: HandoffReady | HandoffPrepared) -> None:
     """Show what a fork has, and what its handoff would carry."""
-    console = Console()
+    console = Console(emoji=False)
     coverage = result.coverage
     total = coverage.selected_items + coverage.omitted_items
     console.print(

@@ -136,16 +136,17 @@ class Conversations:
         if known.conversation_id == self._current_id:
             self._count_anew()
 
-    def deliver(self, event: HandoffDelivered, items: int) -> None:
+    def deliver(self, event: HandoffDelivered, through: int, items: int) -> None:
         """Count a handoff into the conversation that was given it, which has seen so much of the thread.
 
         Args:
             event: what was delivered.
-            items: items of the thread now, of which those up to `event.through` are taken as seen.
+            through: sequence up to which the conversation has the thread by it.
+            items: items of the thread up to there.
         """
         size = ASSUMED_DELIVERY if event.tokens is None else event.tokens
         self._grow(event.conversation_id, size)
-        self._see(event.conversation_id, event.through, items)
+        self._see(event.conversation_id, through, items)
 
     def hold(self, position: int, size: int, *, is_request: bool) -> None:
         """Count an item into the conversation that carries the thread, a repeated record once."""

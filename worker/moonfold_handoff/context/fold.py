@@ -151,7 +151,8 @@ class _Folding:
             case ConversationCompacted() as compacted:
                 self._conversations.compact(compacted, entry.sequence)
             case HandoffDelivered() as delivered:
-                self._conversations.deliver(delivered, self._items_until(delivered.through))
+                through = min(delivered.through, entry.sequence)  # nobody has what is still to come
+                self._conversations.deliver(delivered, through, self._items_until(through))
             case TurnEnded():
                 self._conversations.end_turn()
             case OpaqueEvent(size=size):

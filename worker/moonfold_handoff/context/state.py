@@ -213,9 +213,10 @@ class ThreadState(Struct, frozen=True):
             return ref if ref is not None and ref.position > seen else None
 
         evicted = self.evicted if self.evicted > seen else 0
+        items = max(len(kept), self.items - conversation.seen_items) if evicted else len(kept)
         return replace(
             self,
-            items=max(len(kept), self.items - conversation.seen_items),
+            items=items,
             first_position=seen + 1 if evicted else (kept[0].position if kept else 0),
             evicted=evicted,
             window=tuple(kept),
