@@ -282,9 +282,21 @@ class Reading:
                 if event.conversation_id == name:
                     more = min(event.through, entry.sequence)
             elif isinstance(event, ItemRecorded | OpaqueEvent):
-                more = entry.sequence if self.current(entry.sequence) == name else 0
+                mine = self.current(entry.sequence) == name
+                complete = has[0] >= self.activity(entry.sequence - 1)
+                more = entry.sequence if mine and complete else 0
             has = (more, entry.sequence) if more > has[0] else has
         return has
+
+    def activity(self, at: int) -> int:
+        """Return where the latest activity lies, as far as rollbacks let it stand."""
+        latest = 0
+        for entry in self.entries[:at]:
+            if isinstance(entry.event, ItemRecorded | OpaqueEvent):
+                latest = entry.sequence
+            elif isinstance(entry.event, TurnsRolledBack):
+                latest = min(latest, entry.event.to)
+        return latest
 
     def items(self, to: int, at: int) -> int:
         """Return how many items up to `to` there were at `at`, without what was taken back since."""

@@ -118,9 +118,21 @@ def test_a_handoff_to_a_conversation_that_nobody_knows_is_nobodys() -> None:
 
 
 def test_what_continues_a_conversation_has_seen_what_that_one_had() -> None:
-    state = state_of(started("a"), user("2"), started("b", continues="a"), started("c"), user("5"))
+    history = log(started("a"), user("2"), started("b", continues="a"), started("c"))
+    state = history.add(delivered("c", 2), user("6")).state
     assert seen(state, "b") == (2, 1)
-    assert seen(state, "c") == (5, 2)
+    assert seen(state, "c") == (6, 2)
+
+
+def test_a_gap_that_no_handoff_filled_is_never_taken_for_seen() -> None:
+    history = log(started("a"), user("2"), assistant("3"), started("b"), user("5"), plan("6"))
+    assert seen(history.state, "b") == (0, 0)
+    assert chosen(select(unseen(history.state, "b"), THREAD, HUGE)) == [2, 3, 5, 6]
+    filled = history.add(delivered("b", 6), assistant("8")).state
+    assert seen(filled, "b") == (8, 5)
+    # Back in a without what b did: what a writes then does not hide it.
+    back = history.add(ModelSelected(conversation_id="a", model="m"), assistant("10")).state
+    assert seen(back, "a") == (3, 2)
 
 
 def test_the_same_conversation_started_anew_has_seen_nothing() -> None:
@@ -129,17 +141,19 @@ def test_the_same_conversation_started_anew_has_seen_nothing() -> None:
 
 
 def test_a_rollback_takes_back_what_was_seen() -> None:
-    history = log(started("a"), user("2"), assistant("3"), started("b"), user("5"), plan("6"))
+    history = log(started("a"), user("2"), assistant("3"), started("b"), delivered("b", 3))
+    history = history.add(user("6"), plan("7"))
     state = history.add(TurnsRolledBack(to=2)).state
     assert seen(state, "a") == seen(state, "b") == (2, 1)
-    state = history.add(user("8")).state
+    state = history.add(user("9")).state
     assert seen(state, "a") == (2, 1)
-    assert seen(state, "b") == (8, 2)
-    assert chosen(select(unseen(state, "a"), THREAD, HUGE)) == [8]
+    assert seen(state, "b") == (9, 2)
+    assert chosen(select(unseen(state, "a"), THREAD, HUGE)) == [9]
 
 
 def test_a_rollback_leaves_what_was_seen_before_it() -> None:
-    state = state_of(started("a"), user("2"), started("b"), user("4"), TurnsRolledBack(to=3))
+    history = log(started("a"), user("2"), started("b"), delivered("b", 2), user("5"))
+    state = history.add(TurnsRolledBack(to=3)).state
     assert seen(state, "a") == (2, 1)
     assert seen(state, "b") == (3, 1)
 
@@ -269,7 +283,8 @@ def test_a_new_request_long_gone_from_the_window_still_goes() -> None:
 
 
 def test_all_that_was_seen_of_a_long_thread_is_nothing() -> None:
-    rest = unseen(long(300, 400).state, "b")
+    history = long(300, 0).add(delivered("b", 301), *(command(f"make {n}") for n in range(400)))
+    rest = unseen(history.state, "b")
     assert rest.items == 0
     assert rest.kept == ()
     assert rest.evicted == 0
@@ -278,7 +293,7 @@ def test_all_that_was_seen_of_a_long_thread_is_nothing() -> None:
 
 def test_no_more_was_seen_than_there_is() -> None:
     """An item whose kind was unknown while it was seen is not counted as new without being kept."""
-    history = log(opaque_item(9, item_id="x"), started("a"), user("3"), started("b"), user("5"))
+    history = log(started("a"), opaque_item(9, item_id="x"), user("3"), started("b"), user("5"))
     state = history.add(command("make", item_id="x")).state
     assert state.items == 3
     rest = unseen(state, "a")

@@ -158,9 +158,20 @@ class Conversations:
         pending = self._pending_request + size - earlier if is_request else 0
         self._pending_request = _tokens(pending)
 
-    def see(self, sequence: int, items: int) -> None:
-        """Take what is recorded as seen by the conversation that carries the thread: it wrote it."""
-        self._see(self._current_id, sequence, items)
+    def see(self, sequence: int, before: int, items: int) -> None:
+        """Take what is recorded as seen by the conversation that carries the thread: it wrote it.
+
+        Only if it has all that was recorded before. One that began, or came back, without a delivered
+        handoff has a gap, which a later handoff must not take for seen.
+
+        Args:
+            sequence: of what is recorded.
+            before: sequence of what was recorded before it.
+            items: items of the thread now.
+        """
+        known = self._by_id.get(self._current_id or "")
+        if known is not None and known.seen >= before:
+            self._see(known.conversation_id, sequence, items)
 
     def _see(self, conversation_id: str | None, sequence: int, items: int) -> None:
         known = self._by_id.get(conversation_id or "")

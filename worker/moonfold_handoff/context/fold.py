@@ -106,6 +106,7 @@ class _Folding:
         self._from = state
         self._ranked = True  # nothing that the ranking depends on has changed
         self._through = state.through
+        self._activity = state.activity
         self._items = state.items
         self._first_position = state.first_position
         self._window = Window(state.window, state.evicted, state.bare)
@@ -118,6 +119,7 @@ class _Folding:
         return replace(
             self._from,
             through=self._through,
+            activity=self._activity,
             items=self._items,
             first_position=self._first_position,
             evicted=self._window.evicted,
@@ -138,10 +140,11 @@ class _Folding:
                     entry.position, _held_bytes(item), is_request=isinstance(item, UserMessage)
                 )
                 self._record(entry, item)
-                self._conversations.see(entry.sequence, self._items)
+                self._see(entry.sequence)
             case TurnsRolledBack(to=to):
                 self._roll_back(to)
                 self._conversations.roll_back(to, self._items_until(to))
+                self._activity = min(self._activity, to)
             case ConversationStarted() as started:
                 self._conversations.start(started, entry.sequence)
             case ModelSelected() as selected:
@@ -157,9 +160,13 @@ class _Folding:
                 self._conversations.end_turn()
             case OpaqueEvent(size=size):
                 self._conversations.hold(entry.position, size, is_request=False)
-                self._conversations.see(entry.sequence, self._items)
+                self._see(entry.sequence)
             case _:
                 pass
+
+    def _see(self, sequence: int) -> None:
+        self._conversations.see(sequence, self._activity, self._items)
+        self._activity = sequence
 
     def _items_until(self, sequence: int) -> int:
         """Return how many items there are up to `sequence`, as far as the window tells."""

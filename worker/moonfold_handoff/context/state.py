@@ -116,7 +116,7 @@ class Conversation(Struct, frozen=True):
         reported_at: sequence that these figures describe.
         selected_at: sequence from which its model and options are in force.
         estimated_tokens: what it holds, counted from saved activity (R22).
-        seen: sequence up to which it has the thread, because it wrote it or was given it.
+        seen: sequence up to which it has all of the thread, because it wrote it or was given it.
         seen_items: items up to there.
     """
 
@@ -176,6 +176,7 @@ class ThreadState(Struct, frozen=True):
         conversations: provider conversations, the most recently used last.
         windows: known windows by selection, the most recently told last.
         recent: position and size of the items recorded last, which count once if recorded again.
+        activity: sequence of the latest activity recorded.
         pending_request: bytes asked in the running turn that the agent has not begun to answer.
         lineage: ancestors of a fork, the eldest first.
     """
@@ -194,6 +195,7 @@ class ThreadState(Struct, frozen=True):
     conversations: tuple[Conversation, ...] = ()
     windows: dict[str, KnownWindow] = field(default_factory=dict)
     recent: tuple[tuple[int, int], ...] = ()
+    activity: int = 0
     pending_request: int = 0
     lineage: tuple[Ancestor, ...] = ()
 
