@@ -23,7 +23,7 @@ from helpers.waiting import until
 from msgspec.structs import replace
 from redis.asyncio import Redis
 
-from moonfold_handoff import demo, worker
+from moonfold_handoff import demo, jobs, worker
 from moonfold_handoff.client import HandoffClient
 from moonfold_handoff.services import Services
 from moonfold_handoff.settings import Settings
@@ -685,3 +685,20 @@ async def test_a_fork_is_told_from_a_thread_whose_log_ends_where_it_begins(
     assert (await log.first(redis, THREAD), await log.last(redis, THREAD)) == (1, 8)
     await append(redis, [ThreadForked(parent_thread_id=THREAD, through=8)], thread_id="b", after=8)
     assert (await log.first(redis, "b"), await log.last(redis, "b")) == (9, 9)
+
+
+async def test_a_fork_that_goes_on_keeps_its_ancestors_alive(
+    services: Services, redis: Redis
+) -> None:
+    await append(redis, events(user("one"), assistant("two")), thread_id="parent")
+    forked: list[ThreadEvent] = [ThreadForked(parent_thread_id="parent", through=2)]
+    await append(redis, [*forked, *events(user("three"))], thread_id="child", after=2)
+    for key in (keys.log("parent"), keys.items("parent")):
+        await redis.expire(key, 100)
+    await jobs.fold_thread(services, "fold:child", b'"child"')
+    for key in (keys.log("parent"), keys.items("parent")):
+        assert await redis.ttl(key) > services.settings.thread_ttl - 100
+    # A thread that lives longer anyhow is left as it is.
+    await redis.expire(keys.log("parent"), 2 * services.settings.thread_ttl)
+    await jobs.fold_thread(services, "fold:child", b'"child"')
+    assert await redis.ttl(keys.log("parent")) > services.settings.thread_ttl

@@ -111,6 +111,8 @@ async def fold_thread(services: Services, job_id: str, argument: bytes) -> None:
             services, job_id=job_id, function=FOLD_THREAD, argument=argument, error=failure
         )
         return
+    ancestors = [ancestor.thread_id for ancestor in state.lineage]
+    await log.renew(services.threads, ancestors, ttl=services.settings.thread_ttl)
     logger.info("thread_folded", through=state.through, items=state.items)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any
 
 from redis.asyncio import Redis
@@ -150,6 +150,18 @@ async def first(redis: Redis, thread_id: str) -> int:
     """Return the first sequence of a log, which for a fork is one after its parent's; 0 if none."""
     head = await redis.xrange(keys.log(thread_id), count=1)
     return sequence_of(head[0][0]) if head else 0
+
+
+async def renew(redis: Redis, thread_ids: Iterable[str], *, ttl: int) -> None:
+    """Let threads live for `ttl` seconds from now, or as long as they do anyhow.
+
+    A fork reads its ancestors' logs, so they are kept while it goes on.
+    """
+    async with redis.pipeline(transaction=False) as pipe:
+        for thread_id in thread_ids:
+            for key in (keys.log(thread_id), keys.items(thread_id), keys.state(thread_id)):
+                pipe.expire(key, ttl, gt=True)
+        await pipe.execute()
 
 
 async def last(redis: Redis, thread_id: str) -> int:
