@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 
 import click
@@ -10,6 +11,8 @@ import structlog
 
 from moonfold_handoff import worker as workers
 from moonfold_handoff.settings import Settings
+
+GARBAGE_THRESHOLD = 10_000  # new objects between two collections; a handoff makes a few thousand
 
 
 @click.command()
@@ -23,6 +26,10 @@ def worker(settings: Settings) -> None:
 
 
 async def _run(settings: Settings) -> None:
+    # What was loaded until now stays; looking through it again and again would delay handoffs.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GARBAGE_THRESHOLD)
     for warning in settings.warnings:
         structlog.get_logger().warning("setting_ignored", reason=warning)
     stop = asyncio.Event()
