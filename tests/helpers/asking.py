@@ -1,4 +1,4 @@
-"""Threads to ask about, requests, and jobs as a producer writes them."""
+"""Threads to ask about, requests, their answers, and jobs as a producer writes them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Any
 from helpers.building import assistant, command, started, user
 from redis.asyncio import Redis
 
+from moonfold_handoff.client import HandoffClient
 from moonfold_handoff.store import keys, log
 from moonfold_handoff.store.scripts import producer_script
-from moonfold_schemas import ThreadEvent
+from moonfold_schemas import HandoffRequest, ThreadEvent
 from moonfold_schemas.events import ItemRecorded, ThreadStarted
 from moonfold_schemas.items import Item, ItemBase
 from moonfold_schemas.requests import (
@@ -23,6 +24,12 @@ from moonfold_schemas.requests import (
     ProviderSwitchRequested,
     RestartRequested,
     Target,
+)
+from moonfold_schemas.results import (
+    HandoffFailed,
+    HandoffPrepared,
+    HandoffReady,
+    HandoffResult,
 )
 
 SESSION = "session"
@@ -89,6 +96,29 @@ def limited(**changes: Any) -> ProviderLimitReached:
 
 def fork(**changes: Any) -> ForkRequested:
     return ForkRequested(**_ids({"target": CLAUDE, "fork_thread_id": "fork", **changes}))
+
+
+async def answer(client: HandoffClient, request: HandoffRequest) -> HandoffResult:
+    assert await client.request(request)
+    return await client.wait(request.request_id, timeout=10)
+
+
+async def ready(client: HandoffClient, request: HandoffRequest) -> HandoffReady:
+    result = await answer(client, request)
+    assert isinstance(result, HandoffReady), result
+    return result
+
+
+async def prepared(client: HandoffClient, request: HandoffRequest) -> HandoffPrepared:
+    result = await answer(client, request)
+    assert isinstance(result, HandoffPrepared), result
+    return result
+
+
+async def failed(client: HandoffClient, request: HandoffRequest) -> HandoffFailed:
+    result = await answer(client, request)
+    assert isinstance(result, HandoffFailed), result
+    return result
 
 
 def document(**changes: Any) -> dict[str, Any]:

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 from conftest import RunningWorker
-from helpers.asking import CODEX, THREAD, conversation, events, limited, restart, switch
+from helpers.asking import (
+    CODEX,
+    THREAD,
+    conversation,
+    events,
+    limited,
+    ready,
+    restart,
+    switch,
+)
 from helpers.building import assistant, command, reasoning, started, usage, user
 from msgspec.structs import replace
 
@@ -27,13 +36,6 @@ from moonfold_schemas.requests import NativeAbilities, NewRequest
 from moonfold_schemas.results import Delivery, HandoffFailed, HandoffReady, Origin
 
 RESUMES = NativeAbilities(resume=True)
-
-
-async def ready(client: HandoffClient, request: HandoffRequest) -> HandoffReady:
-    assert await client.request(request)
-    result = await client.wait(request.request_id, timeout=10)
-    assert isinstance(result, HandoffReady), result
-    return result
 
 
 def in_(conversation_id: str, **changes: Any) -> Target:

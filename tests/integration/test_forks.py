@@ -11,10 +11,14 @@ from helpers.asking import (
     CODEX,
     FULL,
     THREAD,
+    answer,
     append,
     conversation,
     events,
+    failed,
     fork,
+    prepared,
+    ready,
     switch,
 )
 from helpers.building import assistant, command, started, user
@@ -31,7 +35,7 @@ from moonfold_handoff.store import keys, log, queue
 from moonfold_handoff.store import threads as thread_store
 from moonfold_handoff.store.past import PastStates
 from moonfold_handoff.transcripts import read_transcript
-from moonfold_schemas import HandoffRequest, Target
+from moonfold_schemas import Target
 from moonfold_schemas.events import (
     ItemRecorded,
     ModelSelected,
@@ -48,10 +52,6 @@ from moonfold_schemas.requests import NativeAbilities, NewRequest
 from moonfold_schemas.results import (
     Delivery,
     FailureCode,
-    HandoffFailed,
-    HandoffPrepared,
-    HandoffReady,
-    HandoffResult,
 )
 
 RECORDING = "recorded-2.1-slugger-limit.jsonl"
@@ -78,29 +78,6 @@ def turns() -> list[ThreadEvent]:
         user("ask three"),
         command("make three", "half", exit_code=None, status=ItemStatus.IN_PROGRESS),
     )
-
-
-async def answer(client: HandoffClient, request: HandoffRequest) -> HandoffResult:
-    assert await client.request(request)
-    return await client.wait(request.request_id, timeout=10)
-
-
-async def ready(client: HandoffClient, request: HandoffRequest) -> HandoffReady:
-    result = await answer(client, request)
-    assert isinstance(result, HandoffReady), result
-    return result
-
-
-async def prepared(client: HandoffClient, request: HandoffRequest) -> HandoffPrepared:
-    result = await answer(client, request)
-    assert isinstance(result, HandoffPrepared), result
-    return result
-
-
-async def failed(client: HandoffClient, request: HandoffRequest) -> HandoffFailed:
-    result = await answer(client, request)
-    assert isinstance(result, HandoffFailed), result
-    return result
 
 
 @pytest.fixture(autouse=True)

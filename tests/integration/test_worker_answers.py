@@ -15,14 +15,17 @@ from helpers.asking import (
     FULL,
     SESSION,
     THREAD,
+    answer,
     append,
     conversation,
     document,
     events,
+    failed,
     fork,
     job,
     limited,
     put,
+    ready,
     restart,
     switch,
 )
@@ -44,28 +47,10 @@ from moonfold_schemas.results import (
     HandoffFailed,
     HandoffPrepared,
     HandoffReady,
-    HandoffResult,
     HandoffWaiting,
 )
 
 SECRET = "a-very-private-wish"
-
-
-async def answer(client: HandoffClient, request: HandoffRequest) -> HandoffResult:
-    assert await client.request(request)
-    return await client.wait(request.request_id, timeout=10)
-
-
-async def ready(client: HandoffClient, request: HandoffRequest) -> HandoffReady:
-    result = await answer(client, request)
-    assert isinstance(result, HandoffReady), result
-    return result
-
-
-async def failed(client: HandoffClient, request: HandoffRequest) -> HandoffFailed:
-    result = await answer(client, request)
-    assert isinstance(result, HandoffFailed), result
-    return result
 
 
 async def idle(redis: Redis) -> None:
