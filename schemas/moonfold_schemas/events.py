@@ -84,11 +84,13 @@ class ConversationStarted(EventBase, tag="conversation.started", frozen=True, kw
     """A provider conversation begins to carry the thread (R17: usage starts from nothing).
 
     `capacity` is the context window in tokens where it is known; `continues` names the conversation
-    whose history the provider itself took over (a native resume or fork).
+    whose history the provider itself took over (a native resume or fork). `instance` tells accounts
+    apart: a limit is one account's.
     """
 
     conversation_id: Id
     provider: Id
+    instance: Id | None = None
     model: ModelName | None = None
     options: Options = field(default_factory=dict)
     capacity: Bound | None = None
@@ -119,6 +121,29 @@ class UsageReported(EventBase, tag="usage.reported", frozen=True, kw_only=True):
     described_at: Sequence | None = None
     model: ModelName | None = None
     options: Options | None = None
+
+
+class QuotaWindow(Wire, frozen=True, kw_only=True):
+    """A provider's quota window: how much of it is used, in percent, and when it opens again.
+
+    `name` is the provider's own, such as `five_hour`, or `primary`; `minutes` is how long the window is.
+    """
+
+    name: Annotated[str, Meta(max_length=100)]
+    used_percent: Annotated[float, Meta(ge=0)]
+    resets_at: Timestamp | None = None
+    minutes: Tokens | None = None
+
+
+class QuotaReported(EventBase, tag="quota.reported", frozen=True, kw_only=True):
+    """Telemetry of a provider: how far the account's quota windows are used up.
+
+    `has_credits` says that the provider goes on beyond a used-up window.
+    """
+
+    conversation_id: Id
+    windows: Annotated[tuple[QuotaWindow, ...], Meta(max_length=32)]
+    has_credits: bool = False
 
 
 class ConversationCompacted(EventBase, tag="conversation.compacted", frozen=True, kw_only=True):
@@ -165,6 +190,7 @@ ThreadEvent = (
     | ConversationStarted
     | ModelSelected
     | UsageReported
+    | QuotaReported
     | ConversationCompacted
     | TurnsRolledBack
     | ThreadForked

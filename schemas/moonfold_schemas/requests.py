@@ -68,12 +68,35 @@ class RequestBase(Wire, tag_field="type", frozen=True, kw_only=True):
     native_failed: bool = False
 
 
-class ProviderLimitReached(RequestBase, tag="provider.limit_reached", frozen=True, kw_only=True):
-    """A provider will not go on: continue on the first of `candidates` that can."""
+Candidates = Annotated[tuple[Target, ...], Meta(max_length=32)]
+"""Where a thread may go on, the first choice first; none: the operator's policy says."""
 
-    candidates: Annotated[tuple[Target, ...], Meta(min_length=1, max_length=32)]
+
+class ProviderLimitReached(RequestBase, tag="provider.limit_reached", frozen=True, kw_only=True):
+    """A provider will not go on: continue on the first of `candidates` that can.
+
+    The provider is `provider` and `instance` where they are given, else that of `conversation_id`, else
+    that of the conversation which carries the thread. `limit` is what it said.
+    """
+
+    candidates: Candidates = ()
     conversation_id: Id | None = None
+    provider: Id | None = None
+    instance: Id | None = None
     limit: Limit | None = None
+
+
+class ProviderLimitNear(RequestBase, tag="provider.limit_near", frozen=True, kw_only=True):
+    """A provider's quota is nearly used up: prepare the handoff that its end would ask for.
+
+    Done in the background and answered with `handoff.prepared`. The fields are those of
+    `provider.limit_reached`.
+    """
+
+    candidates: Candidates = ()
+    conversation_id: Id | None = None
+    provider: Id | None = None
+    instance: Id | None = None
 
 
 class ProviderSwitchRequested(
@@ -103,5 +126,11 @@ class ForkRequested(RequestBase, tag="fork.requested", frozen=True, kw_only=True
     settled: bool = False
 
 
-HandoffRequest = ProviderLimitReached | ProviderSwitchRequested | RestartRequested | ForkRequested
+HandoffRequest = (
+    ProviderLimitReached
+    | ProviderLimitNear
+    | ProviderSwitchRequested
+    | RestartRequested
+    | ForkRequested
+)
 """Any request, discriminated by `type`."""

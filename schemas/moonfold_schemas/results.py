@@ -55,6 +55,7 @@ class FailureCode(StrEnum):
     HISTORY_INCOMPLETE = "history_incomplete"
     THREAD_NOT_FOUND = "thread_not_found"
     NO_TARGET_AVAILABLE = "no_target_available"
+    SUPERSEDED = "superseded"
     INVALID_REQUEST = "invalid_request"
     HISTORY_CORRUPT = "history_corrupt"
     INTERNAL = "internal"
@@ -138,6 +139,28 @@ class Budget(Wire, frozen=True, kw_only=True, omit_defaults=False):
     own_text_bytes: Tokens = 0
 
 
+class PassedOverReason(StrEnum):
+    """Why a thread does not go on with a candidate."""
+
+    AT_ITS_LIMIT = "at_its_limit"
+    NO_ROOM = "no_room"
+
+
+class PassedOver(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """A candidate that was not taken, and why.
+
+    `until` is when its limit ends, where that is known. `needed` and `available` are bytes where room
+    was the reason.
+    """
+
+    target: Target
+    reason: PassedOverReason
+    message: str
+    until: Timestamp | None = None
+    needed: Tokens | None = None
+    available: Tokens | None = None
+
+
 class ResultBase(Wire, tag_field="type", frozen=True, kw_only=True, omit_defaults=False):
     """Fields of every result. `duration_ms` is the time the worker spent on it."""
 
@@ -152,6 +175,7 @@ class HandoffReady(ResultBase, tag="handoff.ready", frozen=True, kw_only=True):
     """The handoff: one selection in two deliveries (R5, R6); `delivery` names this target's.
 
     A thread without items that can travel has nothing to deliver: `items` and `text` are empty.
+    `passed_over` holds the candidates before this target.
     """
 
     target: Target
@@ -160,6 +184,7 @@ class HandoffReady(ResultBase, tag="handoff.ready", frozen=True, kw_only=True):
     delivery: Delivery
     items: tuple[ResponseMessage, ...] = ()
     text: str = ""
+    passed_over: tuple[PassedOver, ...] = ()
 
 
 class HandoffPrepared(ResultBase, tag="handoff.prepared", frozen=True, kw_only=True):
@@ -168,6 +193,7 @@ class HandoffPrepared(ResultBase, tag="handoff.prepared", frozen=True, kw_only=T
     target: Target
     coverage: Coverage
     budget: Budget
+    passed_over: tuple[PassedOver, ...] = ()
 
 
 class HandoffWaiting(ResultBase, tag="handoff.waiting", frozen=True, kw_only=True):
@@ -180,7 +206,8 @@ class HandoffWaiting(ResultBase, tag="handoff.waiting", frozen=True, kw_only=Tru
 class HandoffFailed(ResultBase, tag="handoff.failed", frozen=True, kw_only=True):
     """No handoff, and why. `needed` and `available` are bytes where room was the reason (R12).
 
-    `retryable` says whether the same request can succeed later, unchanged.
+    `retryable` says whether the same request can succeed later, unchanged. Where no target was available,
+    `passed_over` says why, and `resets_at` is the earliest time at which one is known to be so again.
     """
 
     code: FailureCode
@@ -188,6 +215,8 @@ class HandoffFailed(ResultBase, tag="handoff.failed", frozen=True, kw_only=True)
     retryable: bool = False
     needed: Tokens | None = None
     available: Tokens | None = None
+    resets_at: Timestamp | None = None
+    passed_over: tuple[PassedOver, ...] = ()
 
 
 HandoffResult = HandoffReady | HandoffPrepared | HandoffWaiting | HandoffFailed

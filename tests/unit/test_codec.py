@@ -40,6 +40,7 @@ from moonfold_schemas.items import (
     Plan,
     UserMessage,
 )
+from moonfold_schemas.requests import ProviderLimitReached
 from moonfold_schemas.results import HandoffWaiting
 
 Decoder = Callable[[bytes], Any]
@@ -563,7 +564,13 @@ def test_the_current_time_is_in_utc() -> None:
     assert abs(datetime.now(UTC) - utc_now()) < timedelta(minutes=1)
 
 
-@pytest.mark.parametrize("count", [0, 33])
-def test_a_limit_names_one_to_32_candidates(count: int) -> None:
-    document = request(type="provider.limit_reached", candidates=[{"provider": "codex"}] * count)
+def test_a_limit_names_at_most_32_candidates() -> None:
+    document = request(type="provider.limit_reached", candidates=[{"provider": "codex"}] * 33)
     assert "$.candidates" in refusal(decode_request, dumps(document))
+
+
+def test_a_limit_may_leave_the_candidates_to_the_operators_policy() -> None:
+    document = request(type="provider.limit_reached")
+    decoded = decode_request(dumps(document))
+    assert isinstance(decoded, ProviderLimitReached)
+    assert decoded.candidates == ()

@@ -35,6 +35,7 @@ from moonfold_schemas.items import Item
 from moonfold_schemas.requests import (
     ForkRequested,
     HandoffRequest,
+    ProviderLimitNear,
     ProviderLimitReached,
     RestartRequested,
     Target,
@@ -179,7 +180,9 @@ async def _first_that_fits(
 
 def _candidates(request: HandoffRequest) -> tuple[Target, ...]:
     candidates = (
-        request.candidates if isinstance(request, ProviderLimitReached) else (request.target,)
+        request.candidates
+        if isinstance(request, ProviderLimitReached | ProviderLimitNear)
+        else (request.target,)
     )
     if isinstance(request, RestartRequested) or request.native_failed:
         # A restart is a fresh conversation. One that could not go on is taken as gone.
