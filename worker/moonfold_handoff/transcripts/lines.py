@@ -38,6 +38,11 @@ def decode_lines(lines: Iterable[bytes], skipped: Counter[str]) -> Iterator[tupl
         yield number, document
 
 
+def count(skipped: dict[str, int], reason: str) -> None:
+    """Count one more line or record that was left out."""
+    skipped[reason] = skipped.get(reason, 0) + 1
+
+
 def decode(raw: bytes) -> Any:
     """Return the JSON document in `raw`, with lone surrogates replaced.
 
