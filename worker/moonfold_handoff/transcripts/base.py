@@ -36,6 +36,10 @@ class TranscriptError(ValueError):
     """
 
 
+class OtherSessionError(TranscriptError):
+    """The file does not hold the session any more."""
+
+
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a session where reading stopped.
 
@@ -115,10 +119,11 @@ class Session(ABC):
             zone: Zone of a limit notice that names none; None is the machine's.
 
         Raises:
+            OtherSessionError: The file holds another session, or none.
             TranscriptError: The file cannot be read any more.
         """
 
-    def last_words(self, cursor: bytes) -> tuple[ThreadEvent, ...]:  # noqa: ARG002, PLR6301
+    def last_words(self, cursor: bytes) -> tuple[ThreadEvent, ...]:  # noqa: ARG002
         """Return what a session that does not grow any more says by just ending.
 
         Formats that do not write down how a turn ended need it; it is not asked for while a session may
@@ -133,10 +138,12 @@ class Agent(ABC):
     Attributes:
         provider: The provider's name on the wire.
         title: The agent's name for people.
+        shares_files: Whether one file holds many sessions.
     """
 
     provider: str
     title: str
+    shares_files: bool = False
 
     @abstractmethod
     def roots(self, environment: Mapping[str, str], home: Path) -> tuple[Path, ...]:

@@ -10,12 +10,12 @@ from moonfold_handoff.transcripts.lines import string
 
 
 def active_branch(records: Sequence[Record]) -> dict[int, tuple[int, int]]:
-    """Return the lines of the active branch, each with what they are sorted by: they follow the file,
-    except where it has a child before its parent.
+    """Return the lines of the active branch, each with what they are sorted by.
 
-    The branch is walked upwards from the last leaf. A strict walk loses the siblings of parallel tool
-    calls, so the other lines of its messages and the results of its tool calls are added. A file
-    without links between its records is one branch.
+    They follow the file, except where it has a child before its parent. The branch is walked upwards
+    from the last leaf. A strict walk loses the siblings of parallel tool calls, so the other lines of its
+    messages and the results of its tool calls are added. A file without links between its records is one
+    branch.
     """
     main = _without_repeats([r for r in records if not r.sidechain])
     by_uuid = {r.uuid: r for r in main if r.uuid}

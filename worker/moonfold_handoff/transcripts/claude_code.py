@@ -115,8 +115,8 @@ class ClaudeReader(Reader):
     turn: str = ""
     outcome: TurnStatus | None = None
     turn_limit: Limit | None = None
-    calls: dict[str, _Call] = {}
-    cut: list[AssistantMessage] = []
+    calls: dict[str, _Call] = msgspec.field(default_factory=dict)
+    cut: list[AssistantMessage] = msgspec.field(default_factory=list)
     usage: tuple[str, int] | None = None
     time: datetime | None = None
     links: Links = msgspec.field(default_factory=Links)

@@ -113,7 +113,7 @@ class Record:
         if isinstance(data.get("attachment"), dict):
             data["attachment"] = {"type": data["attachment"].get("type")}
         message = {"id": self.message.get("id"), "mark": hash(to_json(self.message))}
-        blocks = tuple(
+        blocks: tuple[Json, ...] = tuple(
             {name: block[name] for name in ("type", "id", "tool_use_id") if name in block}
             for block in self.blocks
         )

@@ -17,7 +17,14 @@ from typing import Any, BinaryIO, ClassVar
 
 import msgspec
 
-from moonfold_handoff.transcripts.base import Agent, Facts, Session, Step, TranscriptError
+from moonfold_handoff.transcripts.base import (
+    Agent,
+    Facts,
+    OtherSessionError,
+    Session,
+    Step,
+    TranscriptError,
+)
 from moonfold_handoff.transcripts.journal import Journal
 from moonfold_handoff.transcripts.lines import count, decode
 from moonfold_schemas.events import ThreadEvent
@@ -49,7 +56,7 @@ class Reader(msgspec.Struct, kw_only=True):
 
     conversation_id: str
     journal: Journal = msgspec.field(default_factory=Journal)
-    skipped: dict[str, int] = {}
+    skipped: dict[str, int] = msgspec.field(default_factory=dict)
 
     def take(self, number: int, document: Any, zone: tzinfo | None) -> None:
         """Add what one document tells.
@@ -107,7 +114,7 @@ class JsonLinesAgent(Agent):
             stem: The file's name without its suffix.
         """
 
-    def survey(self, documents: Iterable[tuple[int, Any]]) -> Order | None:  # noqa: ARG002, PLR6301
+    def survey(self, documents: Iterable[tuple[int, Any]]) -> Order | None:  # noqa: ARG002
         """Return which lines of a whole file count, and when; None: each as it stands there."""
         return None
 
@@ -139,6 +146,7 @@ class JsonLinesSession(Session):
                 reading = self._resumed(file, cursor, zone)
                 anew = reading is None
                 if reading is None:
+                    self._check_owner()
                     reading = self._from_start(file, zone)
                 try:
                     yield from reading.steps(anew=anew)
@@ -155,6 +163,16 @@ class JsonLinesSession(Session):
         reader = self._decode(msgspec.msgpack.decode(cursor, type=_Cursor).reader)
         reader.last_words()
         return reader.journal.drain()
+
+    def _check_owner(self) -> None:
+        """See that the file, which may have been replaced, is still this session's.
+
+        Raises:
+            OtherSessionError: It is not.
+        """
+        held = (session.session_id for session in self._agent.sessions(self.path))
+        if self.session_id not in held:
+            raise OtherSessionError("The file holds another session now.")
 
     def _from_start(
         self, file: BinaryIO, zone: tzinfo | None, order: Order | None = None, surveyed: int = 0
