@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-
-from helpers.settling import read_settled, settle
+from helpers.settling import read_settled
 
 from moonfold_handoff.transcripts import Transcript, TranscriptError, read_transcript
 from moonfold_handoff.transcripts.base import safe_id
