@@ -286,9 +286,9 @@ async def test_every_key_has_the_lifetime_of_the_thread(follower: Follower, redi
 
 
 def test_a_place_numbers_what_comes_after_a_shift_and_not_what_came_before() -> None:
-    place = sources.Place(count=5).shifted(3)
+    place = sources.Place(count=5).going_on_after(8)
     assert [place.sequence(n) for n in (0, 5, 6, 7)] == [0, 5, 9, 10]
-    again = sources.Place(count=5, shifts=place.shifts).shifted(7)
+    again = sources.Place(count=5, shifts=place.shifts).going_on_after(12)
     assert [again.sequence(n) for n in (5, 6)] == [5, 13]
 
 

@@ -18,6 +18,7 @@ import structlog
 from msgspec.structs import replace
 
 from moonfold_handoff.client import HandoffClient
+from moonfold_handoff.continuing import own
 from moonfold_handoff.store import log, sources
 from moonfold_handoff.store.log import (
     EventTooLargeError,
@@ -96,7 +97,7 @@ class Follower:
             place = await self._go_on(self._place)
         except _LogLostError:
             logger.warning("log_lost", thread_id=self.session.thread_id)
-            place = await self._go_on(Place())
+            place = await self._go_on(self._place.anew())
         through = place.sequence(place.count)
         if to_the_end and place.cursor is not None:
             words = await asyncio.to_thread(self.session.last_words, place.cursor)
@@ -150,14 +151,26 @@ class _Recorder:
     def begin_anew(self) -> None:
         """Compare what comes with what is recorded, from the start."""
         self._before = self.place
-        self.place = Place()
+        self.place = self.place.anew()
 
     async def record(self, events: Sequence[ThreadEvent]) -> None:
         """Append the session's next events, but for those that the log has."""
+        events = self._own(events)
         if self._before is not None:
             events = await self._new_of(events)
         if events:
             await self._append(list(events))
+
+    def _own(self, events: Sequence[ThreadEvent]) -> Sequence[ThreadEvent]:
+        """Leave out what the session was given, where it goes on with a handoff."""
+        if self.place.given is None:
+            return events
+        given, kept = self.place.given, []
+        for event in events:
+            its, given = own(event, given)
+            kept.append(its)
+        self.place = replace(self.place, given=given)
+        return kept
 
     async def finish(self) -> bool:
         """Take back what the session no longer has at its end; tell whether there was any."""
@@ -172,10 +185,13 @@ class _Recorder:
         for first in range(0, len(events), COMPARED):
             some = events[first : first + COMPARED]
             recorded = await log.raw(
-                self._redis, self._thread_id, after=self.place.count, count=len(some)
+                self._redis,
+                self._thread_id,
+                after=self.place.sequence(self.place.count),
+                count=len(some),
             )
             same = 0
-            while same < len(recorded) and encode(some[same]) == recorded[same]:
+            while same < len(recorded) and self._encoded(some[same]) == recorded[same]:
                 same += 1
             self.place = replace(self.place, count=self.place.count + same)
             if same < len(some):
@@ -187,10 +203,11 @@ class _Recorder:
 
     async def _take_back(self) -> None:
         """Take back what follows the place in the log; the session goes on after that."""
-        to, last = self.place.count, await log.last(self._redis, self._thread_id)
+        to = self.place.sequence(self.place.count)
+        last = await log.last(self._redis, self._thread_id)
         logger.info("session_changed", thread_id=self._thread_id, kept=to, taken_back=last - to)
         await self._client.append(self._thread_id, last, [TurnsRolledBack(to=to)])
-        self.place = self.place.shifted(last + 1 - to)
+        self.place = self.place.going_on_after(last + 1)
 
     async def _append(self, events: list[ThreadEvent]) -> None:
         for _ in range(ATTEMPTS):
@@ -205,7 +222,7 @@ class _Recorder:
                 done = error.sequence - after - 1
                 self.place = replace(self.place, count=self.place.count + done)
                 del events[:done]
-                await self._make_way(error.sequence, encode(self._translated(events[0])))
+                await self._make_way(error.sequence, self._encoded(events[0]))
             except SequenceGapError:
                 raise _LogLostError from None
             else:
@@ -222,7 +239,10 @@ class _Recorder:
                 after += entries.index(mine)
                 break
             after += len(entries)
-        self.place = self.place.shifted(after - self.place.count)
+        self.place = self.place.going_on_after(after)
+
+    def _encoded(self, event: ThreadEvent) -> bytes:
+        return encode(self._translated(event))
 
     def _translated(self, event: ThreadEvent) -> ThreadEvent:
         """Return an event as the log has it, which numbers what is taken back in its own way."""

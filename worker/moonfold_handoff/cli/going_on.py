@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import click
 
+from moonfold_handoff.client import HandoffClient
+from moonfold_handoff.continuing import link
 from moonfold_handoff.delivery.start import GO_ON, Start, prepare_start
-from moonfold_handoff.services import Services, open_services
+from moonfold_handoff.services import Services
 from moonfold_handoff.settings import Settings
 from moonfold_handoff.store import log, results, threads
 from moonfold_schemas import is_id
@@ -36,7 +39,8 @@ def go_on(settings: Settings, *, request_id: str, text: str, show: bool) -> None
 
 
 async def _go_on(settings: Settings, request_id: str, text: str, *, show: bool) -> int:
-    async with open_services(settings, name="moonfold-continue") as services:
+    async with HandoffClient(f"continue:{uuid.uuid4()}", settings) as client:
+        services = client.services
         result = await results.get(services.redis, request_id)
         if result is None:
             raise click.ClickException(f"There is no result for request {request_id}.")
@@ -48,9 +52,21 @@ async def _go_on(settings: Settings, request_id: str, text: str, *, show: bool) 
             where = f" in {cwd}" if cwd else ""
             click.echo(f"{result.target.provider}{where}, {result.budget.cost:,} bytes of history")
             return 0
-        start = await prepare_start(result, text, cwd=cwd)
+        start = await begin(client, result, text, cwd)
     with _interrupts_are_the_agents():
         return await run(start)
+
+
+async def begin(client: HandoffClient, result: HandoffReady, text: str, cwd: str | None) -> Start:
+    """Make ready to start an agent: its thread is a fork of the one it goes on with.
+
+    Raises:
+        NotStartedError: the agent cannot be started.
+    """
+    start = await prepare_start(result, text, cwd=cwd)
+    if start.conversation_id is not None and result.target.conversation_id is None:
+        await link(client, result, start.conversation_id)
+    return start
 
 
 async def worked_in(services: Services, result: HandoffReady) -> str | None:

@@ -16,11 +16,11 @@ from typing import Any
 import click
 import msgspec
 
-from moonfold_handoff.cli.going_on import run, worked_in
+from moonfold_handoff.cli.going_on import begin, run, worked_in
 from moonfold_handoff.cli.handoff import MOST
 from moonfold_handoff.client import HandoffClient
 from moonfold_handoff.delivery.programs import PROGRAMS, NotStartedError
-from moonfold_handoff.delivery.start import GO_ON, prepare_start
+from moonfold_handoff.delivery.start import GO_ON
 from moonfold_handoff.handover import Answered, Handover, Notice, Prepared, Reached, Unanswered
 from moonfold_handoff.settings import Settings, seconds
 from moonfold_handoff.tasks import end
@@ -177,7 +177,7 @@ class _Watching:
             result = await self._ready.get()
             try:
                 cwd = await worked_in(client.services, result)
-                start = await prepare_start(result, self._request.text or GO_ON, cwd=cwd)
+                start = await begin(client, result, self._request.text or GO_ON, cwd)
             except NotStartedError as error:
                 self._print(_NotStarted(result.request_id, str(error)))
                 continue

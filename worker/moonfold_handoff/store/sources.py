@@ -10,6 +10,22 @@ from redis.asyncio import Redis
 from moonfold_handoff.store import keys
 
 
+class Given(msgspec.Struct, frozen=True, array_like=True):
+    """The history that a session was begun with, which its thread has from its parent.
+
+    Attributes:
+        characters: Length of the attributed text that stands before the first request.
+        text: Mark of that text.
+        messages: Marks of the messages that were injected in its place, in order.
+        met: How many of them the session's file was found to hold so far; None: it is past them all.
+    """
+
+    characters: int
+    text: bytes
+    messages: tuple[bytes, ...]
+    met: int | None = 0
+
+
 class Place(msgspec.Struct, frozen=True, kw_only=True):
     """Where recording a session stands.
 
@@ -17,26 +33,36 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     back, that is the log's numbering; otherwise `shifts` tells how far it is off from which event on.
 
     Attributes:
+        base: Sequence before the session's first event: 0, but where the thread is a fork.
+        given: What the session was begun with, for a fork.
         cursor: Where reading goes on; None: at the start.
         facts: What was known there, as the one who reads encoded it.
         count: Events of the session that are recorded.
         shifts: Pairs of an event's number and what is added to it and those after it.
     """
 
+    base: int = 0
+    given: Given | None = None
     cursor: bytes | None = None
     facts: bytes = b""
     count: int = 0
     shifts: tuple[tuple[int, int], ...] = ()
 
     def sequence(self, number: int) -> int:
-        """Return the sequence of the session's event of that number; 0 of none."""
+        """Return the sequence of the session's event of that number; that before its first of none."""
         shift = next((by for first, by in reversed(self.shifts) if first <= number), 0)
-        return number + shift
+        return self.base + number + shift
 
-    def shifted(self, by: int) -> Self:
-        """Return the place with the next event, and those after it, so far off."""
+    def going_on_after(self, sequence: int) -> Self:
+        """Return the place with the next event, and those after it, behind `sequence`."""
+        by = sequence - self.base - self.count
         kept = tuple(pair for pair in self.shifts if pair[0] <= self.count)
         return msgspec.structs.replace(self, shifts=(*kept, (self.count + 1, by)))
+
+    def anew(self) -> Self:
+        """Return the place before the session's first event."""
+        given = None if self.given is None else msgspec.structs.replace(self.given, met=0)
+        return type(self)(base=self.base, given=given)
 
 
 _encode = msgspec.msgpack.Encoder().encode
