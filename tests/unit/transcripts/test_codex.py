@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
@@ -9,7 +10,8 @@ from typing import Any, TypeVar
 
 import pytest
 
-from moonfold_handoff.transcripts import Transcript, TranscriptError, codex, read_transcript
+from helpers.settling import read_settled, settle
+from moonfold_handoff.transcripts import Transcript, TranscriptError, read_transcript
 from moonfold_handoff.transcripts.codex_limits import reset_time
 from moonfold_schemas import codec
 from moonfold_schemas.events import (
@@ -123,10 +125,20 @@ class Rollout:
         return [json.dumps(r).encode() + b"\n" for r in self.records]
 
     def read(self, **options: Any) -> Transcript:
-        transcript = codex.read(self.lines(), **{"zone": UTC, **options})
+        return settle(self.read_raw(**options))
+
+    def read_raw(self, **options: Any) -> Transcript:
+        transcript = read(self.lines(), **{"zone": UTC, **options})
         for event in transcript.events:
             codec.decode_event(codec.encode(event))
         return transcript
+
+
+def read(lines: list[bytes], **options: Any) -> Transcript:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "rollout.jsonl"
+        path.write_bytes(b"".join(lines))
+        return read_transcript(path, **options)
 
 
 @pytest.fixture
@@ -168,12 +180,12 @@ def public(name: str) -> Path:
 
 @pytest.fixture(scope="module")
 def limited() -> Transcript:
-    return read_transcript(RECORDED / "rollout-0.171-usage-limit.jsonl", zone=UTC)
+    return read_settled(RECORDED / "rollout-0.171-usage-limit.jsonl", zone=UTC)
 
 
 @pytest.fixture(scope="module")
 def patched() -> Transcript:
-    return read_transcript(RECORDED / "rollout-0.171-patch-interrupt.jsonl", zone=UTC)
+    return read_settled(RECORDED / "rollout-0.171-patch-interrupt.jsonl", zone=UTC)
 
 
 def test_the_recording_keeps_every_request_to_the_byte(limited: Transcript) -> None:
@@ -207,7 +219,7 @@ def test_the_recording_has_each_item_once(limited: Transcript) -> None:
         ),
     ]
     assert [p.text for p in of(limited, Plan)] == ["[x] run tests\n[~] fix bug"]
-    assert limited.skipped == {}
+    assert limited.facts.skipped == {}
 
 
 def test_the_recording_reports_usage_and_capacity(limited: Transcript) -> None:
@@ -229,7 +241,7 @@ def test_the_recording_ends_at_the_limit(limited: Transcript) -> None:
 
 
 def test_the_other_recording_ends_at_its_limit_too() -> None:
-    transcript = read_transcript(RECORDED / "recorded-0.171-usage-limit.jsonl", zone=UTC)
+    transcript = read_settled(RECORDED / "recorded-0.171-usage-limit.jsonl", zone=UTC)
     assert said(transcript) == [
         "Run the tests please",
         "The command failed with exit code 1.",
@@ -243,13 +255,13 @@ def test_the_other_recording_ends_at_its_limit_too() -> None:
 def test_the_recording_says_whose_it_is(patched: Transcript) -> None:
     thread, conversation = patched.events[:2]
     assert isinstance(thread, ThreadStarted)
-    assert thread.cwd == patched.cwd == "/home/dev/project"
+    assert thread.cwd == patched.facts.cwd == "/home/dev/project"
     assert isinstance(conversation, ConversationStarted)
     assert (conversation.provider, conversation.model) == ("codex", "gpt-5.3-codex")
     assert conversation.conversation_id == patched.session_id == patched.conversation_id
     assert patched.session_id == "01a22c9e-9139-7450-9f6b-c2c3ee7df57b"
     assert patched.thread_id == f"codex:{patched.session_id}"
-    assert patched.version == "0.171.0"
+    assert patched.facts.version == "0.171.0"
 
 
 def test_the_recording_has_its_patches(patched: Transcript) -> None:
@@ -281,7 +293,7 @@ def test_the_recording_has_its_interruption(patched: Transcript) -> None:
     assert (command.command, command.status) == ("sleep 30", ItemStatus.INTERRUPTED)
     assert (command.exit_code, command.output) == (None, "")
     assert patched.limit is None
-    assert patched.skipped == {"output without a call": 1}
+    assert patched.facts.skipped == {"output without a call": 1}
 
 
 @pytest.mark.parametrize("path", sorted(RECORDED.glob("*.jsonl")), ids=lambda path: path.stem)
@@ -311,9 +323,9 @@ def test_the_same_bytes_give_the_same_bytes_and_every_event_is_valid(path: Path)
     ],
 )
 def test_public_sessions_have_each_item_once(name: str, expected: dict[str, int]) -> None:
-    transcript = read_transcript(public(name))
+    transcript = read_settled(public(name))
     assert kinds(transcript) == expected
-    assert transcript.skipped == {}
+    assert transcript.facts.skipped == {}
     ids = [i.item_id for i in items(transcript)]
     assert len(ids) == len(set(ids))
     raw = [codec.encode(e) for e in transcript.events]
@@ -322,7 +334,7 @@ def test_public_sessions_have_each_item_once(name: str, expected: dict[str, int]
 
 def test_a_session_of_0_40_has_its_texts_codes_and_options() -> None:
     path = public("rollout-0.40-a")
-    transcript = read_transcript(path)
+    transcript = read_settled(path)
     payloads = [json.loads(line)["payload"] for line in path.read_text("utf-8").splitlines()]
     typed = [p["message"] for p in payloads if p.get("type") == "user_message"]
     assert [m.text for m in of(transcript, UserMessage)] == typed
@@ -331,17 +343,20 @@ def test_a_session_of_0_40_has_its_texts_codes_and_options() -> None:
     assert [c.exit_code for c in commands] == [2, 1, 0, 1] + [0] * 12
     assert commands[2].command.endswith("&& ls apps/spectora-labs/src/app")
     assert commands[2].output.startswith("(protected)\naccount-inactive\n")
+    # The request stands above the first record that names the model.
     (conversation,) = of(transcript, ConversationStarted)
-    assert conversation.options == {"reasoning_effort": "high"}
-    assert conversation.capacity == 272_000
-    assert not of(transcript, ModelSelected)
-    assert [u.used_tokens for u in of(transcript, UsageReported)][-2:] == [17_863, 16_181]
+    assert (conversation.model, conversation.options) == (None, {})
+    (selected,) = of(transcript, ModelSelected)
+    assert (selected.model, selected.options) == ("gpt-5-codex", {"reasoning_effort": "high"})
+    usage = of(transcript, UsageReported)
+    assert [u.used_tokens for u in usage][-2:] == [17_863, 16_181]
+    assert {u.max_tokens for u in usage} == {272_000}
     assert ends(transcript) == [TurnStatus.COMPLETED, TurnStatus.COMPLETED]
-    assert transcript.version == "0.40.0"
+    assert transcript.facts.version == "0.40.0"
 
 
 def test_a_session_of_0_144_keeps_the_history_before_its_compaction() -> None:
-    transcript = read_transcript(public("rollout-0.144-basic"))
+    transcript = read_settled(public("rollout-0.144-basic"))
     assert said(transcript) == [
         "Remember synthetic migrator nonce BETA-2048.",
         "I will remember the synthetic nonce.",
@@ -887,7 +902,7 @@ def test_a_rollback_takes_back_the_last_turns_with_a_request(rollout: Rollout) -
     rollout.start("turn-4")
     rollout.context("gpt-5-codex")
     rollout.user("request 4")
-    transcript = rollout.read()
+    transcript = rollout.read_raw()
     (rolled,) = of(transcript, TurnsRolledBack)
     kept = transcript.events[: rolled.to]
     recorded = [e.item for e in kept if isinstance(e, ItemRecorded)]
@@ -908,10 +923,10 @@ def test_a_rollback_in_an_older_file_ends_the_open_turn_first(rollout: Rollout) 
     rollout.event("thread_rolled_back", num_turns=9)
     rollout.event("thread_rolled_back", num_turns=1)
     rollout.event("thread_rolled_back")
-    transcript = rollout.read()
+    transcript = rollout.read_raw()
     assert [e.to for e in of(transcript, TurnsRolledBack)] == [2]
     assert ends(transcript) == [TurnStatus.COMPLETED, TurnStatus.COMPLETED]
-    assert transcript.skipped == {"malformed record": 1}
+    assert transcript.facts.skipped == {"malformed record": 1}
 
 
 # The conversation
@@ -938,7 +953,7 @@ def test_another_model_or_effort_is_selected(rollout: Rollout) -> None:
         ("gpt-6", {"reasoning_effort": "high"}, 1_000_000),
         ("gpt-6", {"reasoning_effort": "low"}, 1_000_000),
     ]
-    assert transcript.model == "gpt-6"
+    assert transcript.facts.model == "gpt-6"
 
 
 def test_a_window_that_is_named_for_another_model_is_not_the_first_s(rollout: Rollout) -> None:
@@ -1006,8 +1021,8 @@ def test_a_fork_is_its_own_session(rollout: Rollout) -> None:
     rollout.meta(id="parent", cwd="/elsewhere", cli_version="0.1.0")
     rollout.user("one")
     transcript = rollout.read()
-    assert (transcript.session_id, transcript.cwd) == ("session-1", "/home/dev/project")
-    assert transcript.version == "0.171.0"
+    assert (transcript.session_id, transcript.facts.cwd) == ("session-1", "/home/dev/project")
+    assert transcript.facts.version == "0.171.0"
 
 
 # Limits
@@ -1292,9 +1307,9 @@ def test_lines_and_records_that_say_nothing_are_counted(rollout: Rollout) -> Non
     rollout.records.append({"type": "event_msg", "payload": 3})
     rollout.records.append({"payload": {}})
     lines = [*rollout.lines(), b"[1]\n", b"{broken\n", b"\xff\n", b"\n", b'{"type":"event_m']
-    transcript = codex.read(lines)
+    transcript = settle(read(lines))
     assert said(transcript) == ["one"]
-    assert transcript.skipped == {
+    assert transcript.facts.skipped == {
         "broken line": 2,
         "malformed record": 3,
         "not a record": 1,
@@ -1337,14 +1352,14 @@ def test_files_of_before_the_envelope_are_read() -> None:
             "content": [{"type": "output_text", "text": "hello"}],
         },
     ]
-    transcript = codex.read([json.dumps(d).encode() + b"\n" for d in documents])
+    transcript = settle(read([json.dumps(d).encode() + b"\n" for d in documents]))
     assert transcript.session_id == "old-1"
     assert said(transcript) == ["hi", "hello"]
     assert [(c.command, c.exit_code, c.output) for c in of(transcript, Command)] == [
         ("ls", 0, "a\n")
     ]
     assert ends(transcript) == [TurnStatus.COMPLETED]
-    assert transcript.skipped == {}
+    assert transcript.facts.skipped == {}
 
 
 def test_times_are_the_records_own(rollout: Rollout) -> None:
@@ -1415,7 +1430,7 @@ def test_no_wrong_type_anywhere_is_fatal(wrong: Any) -> None:
             holder[path[-1]] = wrong
             lines = rollout.lines()
             lines[number] = json.dumps(changed).encode() + b"\n"
-            transcript = codex.read(lines, zone=UTC)
+            transcript = settle(read(lines, zone=UTC))
             assert said(transcript)[-1] == "last"
             for event in transcript.events:
                 codec.decode_event(codec.encode(event))

@@ -5,9 +5,18 @@ from __future__ import annotations
 from datetime import tzinfo
 from pathlib import Path
 
-from moonfold_handoff.transcripts import claude_code
-from moonfold_handoff.transcripts.base import Agent, Session, Step, Transcript, TranscriptError
-from moonfold_schemas.events import ItemRecorded, ThreadEvent
+import msgspec
+
+from moonfold_handoff.transcripts import claude_code, codex
+from moonfold_handoff.transcripts.base import (
+    Agent,
+    Facts,
+    Session,
+    Step,
+    Transcript,
+    TranscriptError,
+)
+from moonfold_schemas.events import ItemRecorded, ThreadEvent, TurnEnded, TurnStatus
 
 __all__ = [
     "AGENTS",
@@ -20,7 +29,7 @@ __all__ = [
     "sessions_in",
 ]
 
-AGENTS: tuple[Agent, ...] = (claude_code.AGENT,)
+AGENTS: tuple[Agent, ...] = (claude_code.AGENT, codex.AGENT)
 """Every agent whose sessions can be read."""
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
@@ -65,11 +74,23 @@ def read_transcript(path: str | Path, *, zone: tzinfo | None = None) -> Transcri
         if step.anew:
             events = []
         events.extend(step.events)
-    if step is not None:
-        events.extend(session.last_words(step.cursor))
+    last_words = session.last_words(step.cursor) if step is not None else ()
+    events.extend(last_words)
     if step is None or not any(isinstance(event, ItemRecorded) for event in events):
         raise TranscriptError("The session file has no conversation.")
-    facts = step.facts
+    facts = _with_end(step.facts, last_words, len(events))
     if step.rest:
         facts = facts.also_skipped("partial last line")
     return Transcript(session, tuple(events), facts)
+
+
+def _with_end(facts: Facts, last_words: tuple[ThreadEvent, ...], number: int) -> Facts:
+    """Return the facts with what the end of the last turn tells, the event of that number."""
+    end = last_words[-1] if last_words else None
+    if not isinstance(end, TurnEnded):
+        return facts
+    if end.status is TurnStatus.LIMITED:
+        return msgspec.structs.replace(facts, limit=end.limit, limited_at=number)
+    if end.status is TurnStatus.COMPLETED:
+        return msgspec.structs.replace(facts, limit=None, limited_at=0)
+    return facts

@@ -1,42 +1,57 @@
-"""Codex's rollouts (`~/.codex/sessions/YYYY/MM/DD/rollout-<time>-<session>.jsonl`) to thread events."""
+"""Codex's session files (`$CODEX_HOME/sessions/YYYY/MM/DD/rollout-*.jsonl`) to thread events.
+
+What Codex wrote down twice is one item, and what it added to the conversation itself is none.
+"""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import tzinfo
+from pathlib import Path
+from typing import Any, ClassVar
 
 import msgspec
 
-from moonfold_handoff.transcripts.base import Transcript, TranscriptError, safe_id
-from moonfold_handoff.transcripts.codex_limits import read_rate_limits, recognise
+from moonfold_handoff.transcripts.base import Facts
+from moonfold_handoff.transcripts.codex_limits import completed, read_rate_limits, recognise
 from moonfold_handoff.transcripts.codex_messages import (
+    Answer,
+    Heard,
     Words,
+    digest,
     item_words,
     person_words,
     reasoning_text,
+    summary_digests,
     typed_words,
 )
-from moonfold_handoff.transcripts.codex_opening import Opening, selection_of
+from moonfold_handoff.transcripts.codex_opening import PROVIDER, Opening, selection_of
 from moonfold_handoff.transcripts.codex_records import (
     IGNORED,
     WITH_KINDS,
     Record,
-    parse_records,
+    parse_record,
     recognises,
 )
-from moonfold_handoff.transcripts.codex_tools import CALLS, OUTPUTS, Calls
+from moonfold_handoff.transcripts.codex_tools import CALLS, OUTPUTS
 from moonfold_handoff.transcripts.codex_turns import Turns
 from moonfold_handoff.transcripts.codex_usage import Usage
-from moonfold_handoff.transcripts.event_list import EventList
-from moonfold_handoff.transcripts.lines import MALFORMED, Json, dictionary, integer, label, string
+from moonfold_handoff.transcripts.json_lines import JsonLinesAgent, Reader
+from moonfold_handoff.transcripts.lines import (
+    MALFORMED,
+    Json,
+    count,
+    dictionary,
+    integer,
+    label,
+    string,
+)
 from moonfold_schemas.events import (
     ConversationCompacted,
-    ConversationStarted,
-    ItemRecorded,
     ModelSelected,
-    ThreadStarted,
+    QuotaReported,
+    ThreadEvent,
     UsageReported,
 )
 from moonfold_schemas.items import (
@@ -48,145 +63,93 @@ from moonfold_schemas.items import (
     UserMessage,
 )
 
-__all__ = ["PROVIDER", "read", "recognises"]
-
-PROVIDER = "codex"
-
 _SESSION = re.compile(r"rollout-\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d-(.+)")
 
+_Handler = Callable[[Any, Record, Json], None]
 
-_Handler = Callable[[Record, Json], None]
 
+class CodexReader(Reader):
+    """Turns records into events.
 
-def read(
-    lines: Iterable[bytes], *, session_id: str | None = None, zone: tzinfo | None = None
-) -> Transcript:
-    """Read a rollout.
-
-    The same bytes give the same events. Broken lines and unknown records are skipped and counted; what
-    Codex wrote down twice is one item, and what it added to the conversation itself is none.
-
-    Args:
-        lines: The file's lines.
-        session_id: Names the session where its records do not, as the file name does.
-        zone: Zone of a limit notice, which names none; None is the machine's.
-
-    Raises:
-        TranscriptError: There is no conversation in the file.
+    Attributes:
+        opening: The session's own facts.
+        turns: The turns, and what was said and done in the open one.
+        usage: The usage that was reported last.
+        cwd: Where the agent works now.
+        thought: Reasoning that can go on in the next record.
+        held: An answer of which only the history tells: a compaction may follow whose summary it is.
+        summaries: Digests of the last compaction's summary, which stands in the history for what it tells.
+        compactions: The kinds of record that told of the last compaction.
     """
-    skipped: Counter[str] = Counter()
-    records = parse_records(lines, skipped)
-    opening = Opening.of(records)
-    session = opening.session or _named_by_file(session_id) or "session"
-    reader = _Reader(opening, safe_id(session), skipped, zone)
-    for record in records:
-        reader.take(record)
-    reader.turns.finish()
-    events = reader.list.events
-    if not any(isinstance(event, ItemRecorded) for event in events):
-        raise TranscriptError("The session file has no conversation.")
-    return Transcript(
-        provider=PROVIDER,
-        session_id=session,
-        thread_id=safe_id(f"{PROVIDER}:{session}"),
-        conversation_id=safe_id(session),
-        cwd=opening.cwd,
-        model=reader.turns.selection.model,
-        version=opening.version,
-        events=tuple(events),
-        limit=reader.turns.limit,
-        skipped=dict(sorted(skipped.items())),
-    )
 
+    opening: Opening = msgspec.field(default_factory=Opening)
+    turns: Turns = msgspec.field(default_factory=Turns)
+    usage: Usage = msgspec.field(default_factory=Usage)
+    cwd: str | None = None
+    thought: Reasoning | None = None
+    held: Answer | None = None
+    summaries: list[str] = msgspec.field(default_factory=list)
+    compactions: list[str] = msgspec.field(default_factory=list)
 
-def _named_by_file(stem: str | None) -> str | None:
-    found = _SESSION.fullmatch(stem) if stem else None
-    return found[1] if found else stem
-
-
-class _Reader:
-    """Turns records into events, in one pass."""
-
-    def __init__(
-        self, opening: Opening, conversation_id: str, skipped: Counter[str], zone: tzinfo | None
-    ) -> None:
-        self.list = EventList()
-        self._calls = Calls(self.list)
-        self.turns = Turns(self.list, self._calls, opening)
-        self._opening = opening
-        self._conversation_id = conversation_id
-        self._skipped = skipped
-        self._zone = zone
-        self._usage = Usage()
-        self._cwd = opening.cwd
-        self._compactions: set[str] = set()  # the records that told of the last compaction
-        self._handlers = self._handlers_of_each_kind()
-        self.list.add(ThreadStarted(time=opening.time, cwd=opening.cwd))
-        self.list.add(
-            ConversationStarted(
-                time=opening.time,
-                conversation_id=conversation_id,
-                provider=PROVIDER,
-                model=opening.selection.model,
-                options=opening.selection.options,
-                capacity=opening.window,
-            )
-        )
-
-    def take(self, record: Record) -> None:
+    def take(self, number: int, document: Any, zone: tzinfo | None) -> None:
         """Add what one record tells."""
+        record = parse_record(number, document, zone, self.skipped)
+        if record is None:
+            return
+        self.opening.time = self.opening.time or record.time
         key, payload = record.kind, record.payload
         if key == "item_completed":
             payload = dictionary(payload.get("item"))
             key = f"item {string(payload.get('type')) or ''}"
-        handler = self._handlers.get((record.type, key)) or self._handlers.get((record.type, None))
+        handlers = self._HANDLERS
+        handler = handlers.get((record.type, key)) or handlers.get((record.type, None))
         if handler is not None:
-            handler(record, payload)
+            if handler not in self._ASIDE:
+                self._release()
+                self.thought = self.thought if key == "agent_reasoning" else None
+            handler(self, record, payload)
         elif key == "item ":
-            self._skipped[MALFORMED] += 1
+            count(self.skipped, MALFORMED)
         elif record.type in WITH_KINDS and key.removeprefix("item ") not in IGNORED:
             kind = "event" if record.type == "event_msg" and key == record.kind else "item"
-            self._skipped[f"unknown {kind}: {label(key.removeprefix('item '))}"] += 1
+            count(self.skipped, f"unknown {kind}: {label(key.removeprefix('item '))}")
         self.turns.time = record.time or self.turns.time
 
-    def _handlers_of_each_kind(self) -> dict[tuple[str, str | None], _Handler]:
-        """Return what takes each kind of payload; None stands for a record of one kind."""
-        events: dict[str, _Handler] = {
-            "agent_message": self._said_event,
-            "agent_reasoning": self._reasoning_event,
-            "context_compacted": self._compacted,
-            "error": self._error,
-            "exec_command_end": self._command_ended,
-            "patch_apply_end": self._patch_ended,
-            "task_complete": self._task_complete,
-            "task_started": self._task_started,
-            "thread_rolled_back": self._rolled_back,
-            "token_count": self._token_count,
-            "turn_aborted": self._turn_aborted,
-            "turn_complete": self._task_complete,
-            "turn_started": self._task_started,
-            "user_message": self._typed_event,
-            "item AgentMessage": self._said_item,
-            "item CommandExecution": self._command_ended,
-            "item ContextCompaction": self._compacted,
-            "item FileChange": self._patch_ended,
-            "item Plan": self._plan,
-            "item Reasoning": self._reasoning_event,
-            "item UserMessage": self._typed_item,
-        }
-        items: dict[str, _Handler] = {
-            "message": self._message,
-            "reasoning": self._reasoning,
-            **dict.fromkeys(CALLS, self._call),
-            **dict.fromkeys(OUTPUTS, self._output),
-        }
-        return {
-            ("compacted", None): self._compacted,
-            ("token_usage_record", None): lambda _, payload: self._usage.measured(payload),
-            ("turn_context", None): self._context,
-            **{("event_msg", kind): handler for kind, handler in events.items()},
-            **{("response_item", kind): handler for kind, handler in items.items()},
-        }
+    def last_words(self) -> None:
+        """End the last turn where the file does not say how turns end."""
+        self._release()
+        self.turns.finish(self.journal)
+
+    def facts(self) -> Facts:
+        """Return what is known by now."""
+        limit = self.turns.last_limit
+        return Facts(
+            cwd=self.opening.cwd,
+            model=self.turns.selection.model,
+            version=self.opening.version,
+            limit=limit,
+            limited_at=self.turns.limited_at if limit else 0,
+            skipped=dict(sorted(self.skipped.items())),
+        )
+
+    def _begin(self) -> None:
+        """Write what comes before any other event: the session, and the turn that is open."""
+        if not self.journal.count:
+            selection, window = self.turns.selection, self.turns.window
+            self.opening.write(self.journal, self.conversation_id, selection, window)
+        self.turns.tell(self.journal)
+
+    def _tell(self, event: ThreadEvent) -> int:
+        """Append an event of the conversation and return its number."""
+        self._begin()
+        return self.journal.add(event)
+
+    def _turn(self, source: Record | Answer) -> str:
+        """Return the open turn; what a client added outside of all turns gets one."""
+        if not self.turns.id:
+            self.turns.begin(self.journal, f"turn:line-{source.line}", source.time)
+        self._begin()
+        return self.turns.id
 
     # Messages
 
@@ -194,12 +157,12 @@ class _Reader:
         role = string(payload.get("role"))
         if role == "user":
             words = person_words(payload)
-            if not self._opening.is_summary(words.text):
+            if not self._is_summary(words.text):
                 self._person(record, record.name, words)
         elif role == "assistant":
-            self._answer(record, payload, item_words(payload).text)
+            self._answer(Answer.of(record, payload, item_words(payload).text))
         elif role not in {"developer", "system"}:
-            self._skipped[MALFORMED] += 1
+            count(self.skipped, MALFORMED)
 
     def _typed_event(self, record: Record, payload: Json) -> None:
         self._person(record, record.name, typed_words(payload))
@@ -208,167 +171,309 @@ class _Reader:
         self._person(record, string(item.get("id")) or record.name, item_words(item))
 
     def _said_event(self, record: Record, payload: Json) -> None:
-        self._answer(record, payload, string(payload.get("message")) or "")
+        self._answer(Answer.of(record, payload, string(payload.get("message")) or ""))
 
     def _said_item(self, record: Record, item: Json) -> None:
-        self._answer(record, item, item_words(item).text)
+        self._answer(Answer.of(record, item, item_words(item).text))
 
     def _person(self, record: Record, id_: str, words: Words) -> None:
         if words.is_empty:
             return
-        source = record.kind
-        place = self.turns.users.again(source, id_, words.text)
-        if place is not None:
-            self._heard_again(place, words, as_typed=record.type == "event_msg")
+        heard = self.turns.users.again(record.kind, id_, words.text)
+        if heard is not None:
+            self._heard_again(heard, record, words)
             return
         if not self.turns.given:
-            self.turns.begin(record, f"turn:{id_}")
-        self._compactions.clear()
+            self.turns.begin(self.journal, f"turn:{id_}", record.time)
+        turn = self._turn(record)
+        self.compactions.clear()
         self.turns.ask()
         message = UserMessage(
-            item_id=self.list.unique(id_),
-            turn_id=self.turns.id,
+            item_id=self.journal.unique(id_),
+            turn_id=turn,
             text=words.text,
             attachments=words.attachments,
         )
-        self.turns.users.add(self.list.record(message, record.time), source, id_, words.text)
+        self.journal.record(message, record.time)
+        self.turns.users.add(record.kind, id_, words.text, message)
 
-    def _heard_again(self, place: int, words: Words, *, as_typed: bool) -> None:
-        item = self.list.item(place)
-        if isinstance(item, UserMessage):
-            # The event has the text as it was typed, and the names of files.
-            text = words.text if as_typed else item.text
-            named, other = words.attachments, item.attachments
-            if not as_typed:
-                named, other = other, named
-            changed = msgspec.structs.replace(item, text=text, attachments=named or other)
-            self.list.replace(place, changed)
+    def _heard_again(self, heard: Heard, record: Record, words: Words) -> None:
+        if heard.item is None:
+            return
+        # The event has the text as it was typed, and the names of files.
+        as_typed = record.type == "event_msg"
+        named, other = words.attachments, heard.item.attachments
+        if not as_typed:
+            named, other = other, named
+        text = words.text if as_typed else heard.item.text
+        item = msgspec.structs.replace(heard.item, text=text, attachments=named or other)
+        if item != heard.item:
+            self.journal.record(item, record.time)
+            heard.item = item
 
-    def _answer(self, record: Record, fields: Json, text: str) -> None:
-        id_ = string(fields.get("id")) or record.name
-        if not text.strip() or self._opening.is_summary(text):
+    def _answer(self, answer: Answer) -> None:
+        if not answer.text.strip() or self._is_summary(answer.text):
             return
-        if self.turns.answers.again(record.kind, id_, text) is not None:
+        if self.turns.answers.again(answer.source, answer.id, answer.text) is not None:
             return
-        turn = self.turns.ensure(record)
-        self._compactions.clear()
-        self.turns.answered(finally_=fields.get("phase") != "commentary")
-        message = AssistantMessage(item_id=self.list.unique(id_), turn_id=turn, text=text)
-        place = self.list.record(message, record.time)
-        self.turns.answers.add(place, record.kind, id_, text)
+        if answer.source == "message":
+            self.held = answer
+        else:
+            self._say(answer)
+
+    def _release(self) -> None:
+        """Record the answer that was held back."""
+        if self.held is not None:
+            answer, self.held = self.held, None
+            self._say(answer)
+
+    def _say(self, answer: Answer) -> None:
+        turn = self._turn(answer)
+        self.compactions.clear()
+        self.turns.answered(finally_=answer.is_final)
+        id_ = self.journal.unique(answer.id)
+        message = AssistantMessage(item_id=id_, turn_id=turn, text=answer.text)
+        self.journal.record(message, answer.time)
+        self.turns.answers.add(answer.source, answer.id, answer.text)
+
+    def _is_summary(self, text: str) -> bool:
+        return digest(text.strip()) in self.summaries
+
+    # Reasoning
 
     def _reasoning(self, record: Record, payload: Json) -> None:
-        turn = self.turns.ensure(record)
-        id_ = self.list.unique(record.name)
-        item = Reasoning(item_id=id_, turn_id=turn, text=reasoning_text(payload))
-        self.list.record(item, record.time)
-
-    def _reasoning_event(self, record: Record, payload: Json) -> None:
-        if not self._opening.has_reasoning_items:
-            self._reasoning(record, payload)
+        text = reasoning_text(payload)
+        turn = self._turn(record)
+        if self.turns.thoughts.again(record.kind, record.name, text) is not None:
+            return
+        if self.thought is not None:
+            # Events tell of each part of what an item tells as one.
+            text = f"{self.thought.text}\n\n{text}"
+            item = msgspec.structs.replace(self.thought, text=text)
+            self.turns.thoughts.grow(text)
+        else:
+            id_ = self.journal.unique(record.name)
+            item = Reasoning(item_id=id_, turn_id=turn, text=text)
+            self.turns.thoughts.add(record.kind, record.name, text)
+        self.thought = item if record.kind == "agent_reasoning" else None
+        self.journal.record(item, record.time)
 
     # Work
 
     def _call(self, record: Record, _: Json) -> None:
-        turn = self.turns.ensure(record)
-        self._compactions.clear()
+        turn = self._turn(record)
+        self.compactions.clear()
         self.turns.outcome = None
-        self._calls.begin(record, turn, self._cwd)
+        self.turns.calls.begin(self.journal, record, turn, self.cwd or self.opening.cwd)
 
     def _output(self, record: Record, _: Json) -> None:
-        if not self._calls.end(record):
-            self._skipped["output without a call"] += 1
+        if not self.turns.calls.end(self.journal, record):
+            count(self.skipped, "output without a call")
 
     def _command_ended(self, record: Record, item: Json) -> None:
-        turn = self.turns.id if self._calls.knows(item) else self.turns.ensure(record)
-        self._calls.command_ended(record, item, turn, self._cwd)
+        calls = self.turns.calls
+        if not calls.is_over(item):
+            turn = calls.turn_of(item) or self._turn(record)
+            calls.command_ended(self.journal, record, item, turn, self.cwd or self.opening.cwd)
 
     def _patch_ended(self, record: Record, item: Json) -> None:
-        turn = self.turns.id if self._calls.knows(item) else self.turns.ensure(record)
-        self._calls.patch_ended(record, item, turn)
+        calls = self.turns.calls
+        if not calls.is_over(item, changes_files=True):
+            turn = calls.turn_of(item) or self._turn(record)
+            calls.patch_ended(self.journal, record, item, turn)
 
     def _plan(self, record: Record, item: Json) -> None:
         if text := string(item.get("text")):
-            turn = self.turns.ensure(record)
-            id_ = self.list.unique(string(item.get("id")) or record.name)
-            self.list.record(Plan(item_id=id_, turn_id=turn, text=text), record.time)
+            turn = self._turn(record)
+            id_ = self.journal.unique(string(item.get("id")) or record.name)
+            self.journal.record(Plan(item_id=id_, turn_id=turn, text=text), record.time)
 
     # The conversation
 
+    def _meta(self, _: Record, payload: Json) -> None:
+        self.opening.introduce(payload)
+
     def _context(self, record: Record, payload: Json) -> None:
-        self._cwd = string(payload.get("cwd")) or self._cwd
+        self.cwd = string(payload.get("cwd")) or self.cwd
+        self.opening.cwd = self.opening.cwd or self.cwd
         selection = selection_of(payload)
         if selection is None or selection == self.turns.selection:
             return
-        self.turns.selection = selection
-        self._usage.forget()
-        self.list.add(
-            ModelSelected(
+        number = 0
+        if self.journal.count:
+            self.usage.forget()
+            event = ModelSelected(
                 time=record.time,
-                conversation_id=self._conversation_id,
+                conversation_id=self.conversation_id,
                 model=selection.model,
                 options=selection.options,
                 capacity=self.turns.window,
             )
-        )
+            number = self._tell(event)
+        self.turns.select(number, selection)
 
     def _token_count(self, record: Record, payload: Json) -> None:
         if isinstance(payload.get("rate_limits"), dict):
-            now = record.time or self.turns.time
-            self.turns.rates = read_rate_limits(payload["rate_limits"], now)
-        if (report := self._usage.reported(payload.get("info"))) is not None:
+            rates = read_rate_limits(payload["rate_limits"], record.time or self.turns.time)
+            self.turns.rates = rates
+            if self.usage.moved(rates):
+                event = QuotaReported(
+                    time=record.time,
+                    conversation_id=self.conversation_id,
+                    windows=rates.windows,
+                    has_credits=rates.has_credits,
+                )
+                self._tell(event)
+        if (report := self.usage.reported(payload.get("info"))) is not None:
             used, maximum = report
-            self.list.add(
+            self._tell(
                 UsageReported(
                     time=record.time,
-                    conversation_id=self._conversation_id,
+                    conversation_id=self.conversation_id,
                     used_tokens=used,
                     max_tokens=maximum,
                 )
             )
 
-    def _compacted(self, record: Record, _: Json) -> None:
+    def _measured(self, _: Record, payload: Json) -> None:
+        self.usage.measured(payload)
+
+    def _compacted(self, record: Record, payload: Json) -> None:
+        if record.type == "compacted":
+            self.summaries = summary_digests(string(payload.get("message")) or "")
+            if self.held is not None and self._is_summary(self.held.text):
+                self.held = None
         # Up to three records tell of one compaction, with nothing of the conversation in between.
         source = f"{record.type} {record.kind}"
-        if not self._compactions or source in self._compactions:
-            self._compactions.clear()
-            self._usage.forget()
-            conversation = self._conversation_id
-            self.list.add(ConversationCompacted(time=record.time, conversation_id=conversation))
-        self._compactions.add(source)
+        if not self.compactions or source in self.compactions:
+            self.compactions.clear()
+            self.usage.forget()
+            conversation = self.conversation_id
+            self._tell(ConversationCompacted(time=record.time, conversation_id=conversation))
+        self.compactions.append(source)
 
     # Turns
 
-    def _task_started(self, record: Record, _: Json) -> None:
-        self.turns.begin_task(record)
-        self._compactions.clear()
+    def _task_started(self, record: Record, payload: Json) -> None:
+        given = string(payload.get("turn_id")) or f"turn:line-{record.line}"
+        window = integer(payload.get("model_context_window"))
+        self.turns.begin_given(self.journal, given, record.time, window)
+        self.compactions.clear()
+        if self.journal.count:
+            self._begin()
 
     def _task_complete(self, record: Record, payload: Json) -> None:
-        if self.turns.names_open(record):
+        if self.turns.names_open(string(payload.get("turn_id"))):
+            self._begin()
             if isinstance(payload.get("error"), dict):
                 self._error(record, payload["error"])
-            self.turns.complete(record)
+            answered = isinstance(payload.get("last_agent_message"), str)
+            self.turns.complete(self.journal, record.time, answered=answered)
 
     def _turn_aborted(self, record: Record, payload: Json) -> None:
-        if self.turns.names_open(record):
+        if self.turns.names_open(string(payload.get("turn_id"))):
+            self._begin()
             if string(payload.get("reason")) in {"interrupted", None}:
-                id_ = self.list.unique(f"interruption:line-{record.line}")
+                id_ = self.journal.unique(f"interruption:line-{record.line}")
                 item = Interruption(item_id=id_, turn_id=self.turns.id)
-                self.list.record(item, record.time)
-            self.turns.abort(record)
+                self.journal.record(item, record.time)
+            self.turns.abort(self.journal, record.time)
 
     def _rolled_back(self, record: Record, payload: Json) -> None:
-        count = integer(payload.get("num_turns"))
-        if count is None:
-            self._skipped[MALFORMED] += 1
-        elif self.turns.roll_back(count, record.time):
-            self._usage.forget()
+        number = integer(payload.get("num_turns"))
+        if number is None:
+            count(self.skipped, MALFORMED)
+        elif self.turns.roll_back(self.journal, number, record.time):
+            self.usage.forget()
 
     def _error(self, record: Record, error: Json) -> None:
-        turn = self.turns.ensure(record)
-        limit = recognise(error, self.turns.rates, record.time or self.turns.time, self._zone)
+        turn = self._turn(record)
         message = string(error.get("message")) or ""
-        if self.turns.fail(limit, message):
-            id_ = self.list.unique(f"error:line-{record.line}")
+        if not self.turns.is_new(message):
+            return
+        now = record.time or self.turns.time
+        limit = recognise(error, now, record.zone)
+        if limit is not None:
+            limit = completed(limit, self.turns.rates, now)
+        elif self.turns.limit is None:
+            id_ = self.journal.unique(f"error:line-{record.line}")
             item = Error(item_id=id_, turn_id=turn, message=message)
-            self.list.record(item, record.time)
+            self.journal.record(item, record.time)
+        self.turns.fail(self.journal, limit, record.time)
+
+    _ASIDE: ClassVar[frozenset[_Handler]] = frozenset({_compacted, _measured, _token_count})
+    """What tells of records that can stand between an answer and the compaction whose summary it is."""
+
+    _HANDLERS: ClassVar[Mapping[tuple[str, str | None], _Handler]] = {
+        ("compacted", None): _compacted,
+        ("session_meta", None): _meta,
+        ("token_usage_record", None): _measured,
+        ("turn_context", None): _context,
+        ("event_msg", "agent_message"): _said_event,
+        ("event_msg", "agent_reasoning"): _reasoning,
+        ("event_msg", "context_compacted"): _compacted,
+        ("event_msg", "error"): _error,
+        ("event_msg", "exec_command_end"): _command_ended,
+        ("event_msg", "patch_apply_end"): _patch_ended,
+        ("event_msg", "task_complete"): _task_complete,
+        ("event_msg", "task_started"): _task_started,
+        ("event_msg", "thread_rolled_back"): _rolled_back,
+        ("event_msg", "token_count"): _token_count,
+        ("event_msg", "turn_aborted"): _turn_aborted,
+        ("event_msg", "turn_complete"): _task_complete,
+        ("event_msg", "turn_started"): _task_started,
+        ("event_msg", "user_message"): _typed_event,
+        ("event_msg", "item AgentMessage"): _said_item,
+        ("event_msg", "item CommandExecution"): _command_ended,
+        ("event_msg", "item ContextCompaction"): _compacted,
+        ("event_msg", "item FileChange"): _patch_ended,
+        ("event_msg", "item Plan"): _plan,
+        ("event_msg", "item Reasoning"): _reasoning,
+        ("event_msg", "item UserMessage"): _typed_item,
+        ("response_item", "message"): _message,
+        ("response_item", "reasoning"): _reasoning,
+        **{
+            ("response_item", kind): handler
+            for kind, handler in dict.fromkeys(CALLS, _call).items()
+        },
+        **{
+            ("response_item", kind): handler
+            for kind, handler in dict.fromkeys(OUTPUTS, _output).items()
+        },
+    }
+    """What takes each kind of payload; None stands for a record of one kind."""
+
+
+class Codex(JsonLinesAgent):
+    """Codex, which keeps a session as `sessions/YYYY/MM/DD/rollout-<time>-<session>.jsonl`."""
+
+    provider = PROVIDER
+    title = "Codex"
+    reader = CodexReader
+
+    def roots(self, environment: Mapping[str, str], home: Path) -> tuple[Path, ...]:
+        """Return its folders of sessions, archived ones too."""
+        folder = environment.get("CODEX_HOME")
+        root = Path(folder) if folder else home / ".codex"
+        return root / "sessions", root / "archived_sessions"
+
+    def holds_sessions(self, path: Path) -> bool:
+        """Tell a rollout by its name."""
+        return path.suffix == self.suffix and path.stem.startswith("rollout-")
+
+    def recognises(self, document: Any) -> bool:
+        """Tell whether a document is a record of a rollout."""
+        return recognises(document)
+
+    def session_id(self, head: Iterable[Any], stem: str) -> str | None:
+        """Return what the file's first record says, else what it is named for."""
+        records = (parse_record(number, document, None, {}) for number, document in enumerate(head))
+        metas = (r.payload for r in records if r is not None and r.type == "session_meta")
+        # A fork has its parent's as a second one.
+        meta = next(metas, {})
+        named = _SESSION.fullmatch(stem)
+        written = string(meta.get("id")) or string(meta.get("session_id"))
+        return written or (named[1] if named else stem)
+
+
+AGENT = Codex()

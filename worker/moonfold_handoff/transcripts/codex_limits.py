@@ -8,15 +8,15 @@ anchored sentence.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from typing import Any, TypeGuard
 
+import msgspec
+
 from moonfold_handoff.transcripts.base import STOPS
 from moonfold_handoff.transcripts.clocks import CLOCK, clock_time, from_epoch
-from moonfold_handoff.transcripts.lines import Json, dictionary, string
-from moonfold_schemas.events import Limit, LimitKind
+from moonfold_handoff.transcripts.lines import Json, dictionary, string, tokens
+from moonfold_schemas.events import Limit, LimitKind, QuotaWindow
 
 _CODES = {
     "context_window_exceeded": LimitKind.CONTEXT,
@@ -83,69 +83,95 @@ _SECONDS = {
     "day": 86400,
     "week": 604800,
 }
-_USED_UP = 100
+_WINDOWS = ("primary", "secondary")
+_USED_UP = 100  # percent
+_SAME_RESET = timedelta(minutes=1)  # resets that are told relative to now differ by less
+_LONGEST_NAME = 100  # characters
+_LARGEST = 1e300  # beyond it a number is none that can be reckoned with
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """A rate-limit window that is used up, and when it opens again."""
+class RateLimits(msgspec.Struct, frozen=True):
+    """The rate limits that Codex wrote down at one time.
 
-    resets_at: datetime | None
+    Attributes:
+        windows: How far each is used up.
+        has_credits: Whether the provider goes on beyond them.
+        reached: Codex's own word for what was reached.
+        family: Which limits they are, where there are several kinds.
+    """
 
+    windows: tuple[QuotaWindow, ...] = ()
+    has_credits: bool = False
+    reached: str | None = None
+    family: str = ""
 
-@dataclass(frozen=True, slots=True)
-class RateLimits:
-    """The rate limits that Codex wrote down last."""
-
-    used_up: tuple[Window, ...] = ()
-    reached: str | None = None  # Codex's own word for what was reached
-
-    def closed(self, now: datetime | None) -> tuple[Window, ...]:
-        """Return the used-up windows that have not opened again by `now`."""
-        open_again = (w.resets_at is not None and now and w.resets_at <= now for w in self.used_up)
-        return tuple(w for w, again in zip(self.used_up, open_again, strict=True) if not again)
+    def closed(self, now: datetime | None) -> tuple[QuotaWindow, ...]:
+        """Return the used-up windows that have not opened again by `now`; with credits none is."""
+        if self.has_credits:
+            return ()
+        used_up = (w for w in self.windows if w.used_percent >= _USED_UP)
+        return tuple(w for w in used_up if not (w.resets_at and now and w.resets_at <= now))
 
     def dated(self) -> RateLimits:
         """Return what of them still means something in a later turn: the windows with a reset."""
-        return RateLimits(tuple(w for w in self.used_up if w.resets_at), self.reached)
+        windows = tuple(w for w in self.windows if w.resets_at)
+        return msgspec.structs.replace(self, windows=windows)
+
+    def differ(self, others: RateLimits) -> bool:
+        """Tell whether a window moved, or is used up by another whole percent."""
+        if self.has_credits != others.has_credits or len(self.windows) != len(others.windows):
+            return True
+        pairs = zip(self.windows, others.windows, strict=True)
+        return any(
+            one.name != other.name
+            or int(one.used_percent) != int(other.used_percent)
+            or _is_another(one.resets_at, other.resets_at)
+            for one, other in pairs
+        )
 
 
 def read_rate_limits(value: Any, now: datetime | None) -> RateLimits:
     """Return the rate limits of a `token_count` event that was written at `now`."""
     limits = dictionary(value)
     credits_ = dictionary(limits.get("credits"))
-    # A window that has credits left is not used up.
-    if credits_.get("has_credits") is True or credits_.get("unlimited") is True:
-        return RateLimits()
-    windows = (_window(limits, name, now) for name in ("primary", "secondary"))
-    used_up = tuple(w for w in windows if w is not None)
-    return RateLimits(used_up, string(limits.get("rate_limit_reached_type")))
+    # Models of their own have limits of their own, told in the same place.
+    family = string(limits.get("limit_id")) or ""
+    windows = (_window(limits, name, family, now) for name in _WINDOWS)
+    return RateLimits(
+        windows=tuple(w for w in windows if w is not None),
+        has_credits=credits_.get("has_credits") is True or credits_.get("unlimited") is True,
+        reached=string(limits.get("rate_limit_reached_type")),
+        family=family,
+    )
 
 
-def recognise(
-    error: Json, rates: RateLimits, now: datetime | None, zone: tzinfo | None
-) -> Limit | None:
+def recognise(error: Json, now: datetime | None, zone: tzinfo | None) -> Limit | None:
     """Return the limit that an error tells of, or None for any other error.
 
     Args:
         error: Its `message` and `codex_error_info`.
-        rates: The rate limits that were written down last.
         now: When the error was written; without it a time of day has no date.
         zone: Zone of a sentence, which never names one; None is the machine's.
     """
     text = string(error.get("message")) or ""
     kind = _kind(error.get("codex_error_info"), text)
-    if kind is LimitKind.QUOTA and (
-        _CREDITS.search(text) or "credits_depleted" in (rates.reached or "")
-    ):
+    if kind is LimitKind.QUOTA and _CREDITS.search(text):
         kind = LimitKind.CREDITS
     if kind is None:
         return None
-    resets_at = None
-    if kind is LimitKind.QUOTA:
-        resets_at = _latest(rates.closed(now)) or reset_time(text, now, zone)
+    resets_at = reset_time(text, now, zone) if kind is LimitKind.QUOTA else None
     retry_after = None if kind in STOPS else _span(text)
     return Limit(kind=kind, resets_at=resets_at, retry_after=retry_after, message=text or None)
+
+
+def completed(limit: Limit, rates: RateLimits, now: datetime | None) -> Limit:
+    """Return a limit with what the rate limits tell better: what was reached, and its reset."""
+    if limit.kind is not LimitKind.QUOTA:
+        return limit
+    if "credits_depleted" in (rates.reached or ""):
+        return msgspec.structs.replace(limit, kind=LimitKind.CREDITS, resets_at=None)
+    resets_at = _latest(rates.closed(now)) or limit.resets_at
+    return msgspec.structs.replace(limit, resets_at=resets_at)
 
 
 def limit_without_error(rates: RateLimits, now: datetime | None) -> Limit | None:
@@ -179,26 +205,44 @@ def _kind(info: Any, text: str) -> LimitKind | None:
     return next((kind for pattern, kind in _SENTENCES if pattern.search(text)), None)
 
 
-def _window(limits: Json, name: str, now: datetime | None) -> Window | None:
+def _window(limits: Json, name: str, family: str, now: datetime | None) -> QuotaWindow | None:
     window = dictionary(limits.get(name))
     used = window.get("used_percent", limits.get(f"{name}_used_percent"))
-    if not _is_number(used) or used < _USED_UP:
+    if not _is_number(used) or used < 0:
         return None
+    minutes = window.get("window_minutes", limits.get(f"{name}_window_minutes"))
+    prefix = "" if family in {"", "codex"} else f"{family}."
+    return QuotaWindow(
+        name=f"{prefix}{name}"[-_LONGEST_NAME:],
+        used_percent=float(used),
+        resets_at=_reset(window, now),
+        minutes=tokens(minutes),
+    )
+
+
+def _reset(window: Json, now: datetime | None) -> datetime | None:
     if _is_number(at := window.get("resets_at")):
-        return Window(from_epoch(at))
+        return from_epoch(at)
     if _is_number(seconds := window.get("resets_in_seconds")) and now is not None:
         try:
-            return Window(now + timedelta(seconds=seconds))
+            return now + timedelta(seconds=seconds)
         except OverflowError:
-            return Window(None)
-    return Window(None)
+            return None
+    return None
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) <= _LARGEST
 
 
-def _latest(windows: Iterable[Window]) -> datetime | None:
+def _is_another(one: datetime | None, other: datetime | None) -> bool:
+    if one is None or other is None:
+        return one is not other
+    return abs(one - other) > _SAME_RESET
+
+
+def _latest(windows: tuple[QuotaWindow, ...]) -> datetime | None:
     times = [w.resets_at for w in windows if w.resets_at is not None]
     return max(times, default=None)
 
