@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
-
 from helpers.settling import read_settled, settle
+
 from moonfold_handoff.transcripts import Transcript, TranscriptError, read_transcript
 from moonfold_handoff.transcripts.codex_limits import reset_time
 from moonfold_schemas import codec

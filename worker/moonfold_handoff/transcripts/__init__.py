@@ -5,18 +5,15 @@ from __future__ import annotations
 from datetime import tzinfo
 from pathlib import Path
 
-import msgspec
-
 from moonfold_handoff.transcripts import claude_code, codex
 from moonfold_handoff.transcripts.base import (
     Agent,
-    Facts,
     Session,
     Step,
     Transcript,
     TranscriptError,
 )
-from moonfold_schemas.events import ItemRecorded, ThreadEvent, TurnEnded, TurnStatus
+from moonfold_schemas.events import ItemRecorded, ThreadEvent
 
 __all__ = [
     "AGENTS",
@@ -78,19 +75,7 @@ def read_transcript(path: str | Path, *, zone: tzinfo | None = None) -> Transcri
     events.extend(last_words)
     if step is None or not any(isinstance(event, ItemRecorded) for event in events):
         raise TranscriptError("The session file has no conversation.")
-    facts = _with_end(step.facts, last_words, len(events))
+    facts = step.facts.at_the_end(last_words, len(events))
     if step.rest:
         facts = facts.also_skipped("partial last line")
     return Transcript(session, tuple(events), facts)
-
-
-def _with_end(facts: Facts, last_words: tuple[ThreadEvent, ...], number: int) -> Facts:
-    """Return the facts with what the end of the last turn tells, the event of that number."""
-    end = last_words[-1] if last_words else None
-    if not isinstance(end, TurnEnded):
-        return facts
-    if end.status is TurnStatus.LIMITED:
-        return msgspec.structs.replace(facts, limit=end.limit, limited_at=number)
-    if end.status is TurnStatus.COMPLETED:
-        return msgspec.structs.replace(facts, limit=None, limited_at=0)
-    return facts

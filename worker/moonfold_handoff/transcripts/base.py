@@ -19,11 +19,12 @@ from pathlib import Path
 import msgspec
 
 from moonfold_schemas.base import ID_PATTERN
-from moonfold_schemas.events import Limit, LimitKind, ThreadEvent
+from moonfold_schemas.events import Limit, LimitKind, ThreadEvent, TurnEnded, TurnStatus
 
 STOPS = frozenset({LimitKind.QUOTA, LimitKind.CREDITS})
 """The kinds that call for another provider; the rest is waited out or repaired."""
 
+_LAST_WORD = frozenset({TurnStatus.COMPLETED, TurnStatus.LIMITED})  # an answer clears a limit
 _ID = re.compile(ID_PATTERN)
 _NOT_ID = re.compile(r"[^A-Za-z0-9._:-]")
 _ID_LENGTH = 200
@@ -63,6 +64,18 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         """Return the facts with one more line left out."""
         skipped = {**self.skipped, reason: self.skipped.get(reason, 0) + 1}
         return msgspec.structs.replace(self, skipped=dict(sorted(skipped.items())))
+
+    def at_the_end(self, last_words: tuple[ThreadEvent, ...], number: int) -> Facts:
+        """Return the facts of a session that does not grow any more.
+
+        Args:
+            last_words: What it says by just ending.
+            number: Number of the last event, these included.
+        """
+        end = last_words[-1] if last_words else None
+        if not isinstance(end, TurnEnded) or end.status not in _LAST_WORD:
+            return self
+        return msgspec.structs.replace(self, limit=end.limit, limited_at=number if end.limit else 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,22 @@ class Heard(msgspec.Struct):
     sources: list[str]
     item: UserMessage | None = None
 
+    def merge(self, words: Words, *, as_typed: bool) -> UserMessage | None:
+        """Take what another record tells of a message; return the item if that changes it.
+
+        Args:
+            words: The record's words.
+            as_typed: Whether they are what the person typed, without a client's text around it.
+        """
+        if (item := self.item) is None:
+            return None
+        attachments = words.attachments or item.attachments
+        if not as_typed:
+            attachments = item.attachments or words.attachments
+        text = words.text if as_typed else item.text
+        self.item = msgspec.structs.replace(item, text=text, attachments=attachments)
+        return None if self.item == item else self.item
+
 
 class Said(msgspec.Struct):
     """The last messages of one turn and role, to find the one that another source tells of again.

@@ -19,11 +19,11 @@ from moonfold_handoff.transcripts.lines import (
     string,
 )
 
-WITH_KINDS = frozenset({"event_msg", "response_item"})
+_WITH_KINDS = frozenset({"event_msg", "response_item"})
 _PLAIN = frozenset(
     {"compacted", "session_meta", "token_usage_record", "turn_context", "world_state"}
 )
-IGNORED = frozenset(
+_IGNORED = frozenset(
     {
         "agent_message_content_delta",
         "agent_reasoning_raw_content",
@@ -122,7 +122,7 @@ def recognises(document: Any) -> bool:
     """Tell whether a JSON document is a record of a rollout, also one of before the envelope."""
     if not isinstance(document, dict):
         return False
-    if string(document.get("type")) in (WITH_KINDS | _PLAIN):
+    if string(document.get("type")) in (_WITH_KINDS | _PLAIN):
         return isinstance(document.get("payload"), dict)
     return _bare_type(document) is not None
 
@@ -143,15 +143,31 @@ def parse_record(
         if "record_type" not in document:
             count(skipped, "record without a type")
         return None
-    if type_ not in WITH_KINDS and type_ not in _PLAIN:
+    if type_ not in _WITH_KINDS and type_ not in _PLAIN:
         count(skipped, f"unknown record: {label(type_)}")
         return None
     if not isinstance(payload, dict) or (
-        type_ in WITH_KINDS and not isinstance(payload.get("type"), str)
+        type_ in _WITH_KINDS and not isinstance(payload.get("type"), str)
     ):
         count(skipped, MALFORMED)
         return None
     return Record(number, type_, payload, parse_time(document.get("timestamp")), zone)
+
+
+def count_unknown(record: Record, key: str, skipped: dict[str, int]) -> None:
+    """Count a record of a kind that nothing reads, unless it is known to say nothing more.
+
+    Args:
+        record: The record.
+        key: Its payload's kind; a completed item's own, after `item `.
+        skipped: The counts.
+    """
+    kind = key.removeprefix("item ")
+    if key == "item ":
+        count(skipped, MALFORMED)
+    elif record.type in _WITH_KINDS and kind not in _IGNORED:
+        what = "event" if record.type == "event_msg" and key == record.kind else "item"
+        count(skipped, f"unknown {what}: {label(kind)}")
 
 
 def _bare_type(document: Json) -> str | None:

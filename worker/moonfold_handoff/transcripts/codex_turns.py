@@ -14,7 +14,7 @@ from moonfold_handoff.transcripts.codex_tools import Calls
 from moonfold_handoff.transcripts.journal import Journal
 from moonfold_schemas.events import Limit, TurnEnded, TurnsRolledBack, TurnStarted, TurnStatus
 
-_REQUESTS_KEPT = 4_096  # that can be rolled back
+_REQUESTS_KEPT = 1_024  # that can be rolled back
 _SELECTIONS_KEPT = 256
 _ERRORS_KEPT = 16
 
