@@ -231,7 +231,7 @@ class CodexReader(Reader):
     def _call(self, record: Record, _: Json) -> None:
         turn = self._turn(record)
         self.compactions.clear()
-        self.turns.outcome = None
+        self.turns.go_on()
         self.turns.calls.begin(self.journal, record, turn, self.cwd or self.opening.cwd)
 
     def _output(self, record: Record, _: Json) -> None:

@@ -36,7 +36,7 @@ class Turns(msgspec.Struct):
         outcome: How it would end now; None while the agent still has something to do.
         limit: Why the provider would not go on in it.
         ended: The end that was told.
-        errors: The errors in it, as digests.
+        errors: The errors since it went on last, as digests.
         users: The person's messages in it.
         answers: The agent's messages in it.
         thoughts: The agent's reasoning in it.
@@ -120,16 +120,21 @@ class Turns(msgspec.Struct):
             self.requests.append(self.at)
             del self.requests[:-_REQUESTS_KEPT]
         self.asked = True
-        self.outcome = None
+        self.go_on()
+
+    def go_on(self) -> None:
+        """Note that there is something to do in the turn, also after an error that ended it."""
+        self.outcome = self.ended = None
+        self.errors = []
 
     def answered(self, *, finally_: bool) -> None:
         """Note that the agent said something, which clears a limit."""
+        self.go_on()
         self.last_limit = self.limit = None
-        self.errors = []
         self.outcome = TurnStatus.COMPLETED if finally_ else None
 
     def is_new(self, error: str) -> bool:
-        """Note an error; tell whether it is the first such one since the agent's last answer."""
+        """Note an error; tell whether it is the first such one since the turn went on."""
         mark = digest(error)
         if mark in self.errors:
             return False
