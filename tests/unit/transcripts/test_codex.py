@@ -1,26 +1,37 @@
 from __future__ import annotations
 
-import itertools
 import json
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
+from helpers.rollouts import (
+    EXITED,
+    LATER,
+    LATEST,
+    NOON,
+    PATCH,
+    RECORDED,
+    RUNNING,
+    SENTENCE,
+    USAGE_LIMIT,
+    Rollout,
+    ends,
+    items,
+    of,
+    public,
+    read,
+    said,
+    window,
+    write_everything,
+)
 from helpers.settling import read_settled, settle
 
-from moonfold_handoff.transcripts import (
-    Transcript,
-    TranscriptError,
-    codex,
-    read_transcript,
-    sessions_in,
-)
+from moonfold_handoff.transcripts import Transcript, TranscriptError, read_transcript
 from moonfold_handoff.transcripts.codex_limits import reset_time
-from moonfold_handoff.transcripts.codex_messages import SUMMARY_PREFIX
 from moonfold_schemas import codec
 from moonfold_schemas.events import (
     ConversationCompacted,
@@ -28,8 +39,6 @@ from moonfold_schemas.events import (
     ItemRecorded,
     LimitKind,
     ModelSelected,
-    QuotaReported,
-    ThreadEvent,
     ThreadStarted,
     TurnEnded,
     TurnsRolledBack,
@@ -38,7 +47,6 @@ from moonfold_schemas.events import (
     UsageReported,
 )
 from moonfold_schemas.items import (
-    AssistantMessage,
     Attachment,
     AttachmentKind,
     Command,
@@ -46,109 +54,12 @@ from moonfold_schemas.items import (
     FileChange,
     FileChangeKind,
     Interruption,
-    Item,
     ItemStatus,
     Plan,
     Reasoning,
     ToolCall,
     UserMessage,
 )
-
-ROOT = Path(__file__).resolve().parents[3]
-RECORDED = ROOT / "tests/fixtures/codex"
-PUBLIC = ROOT.parent / "shared/fixtures/transcripts/codex"
-T = TypeVar("T")
-SENTENCE = (
-    "You\u2019ve hit your usage limit. Upgrade to Pro (https://chatgpt.com/explore/pro), visit "
-    "https://chatgpt.com/settings/usage to purchase more credits or try again at 5:11 PM."
-)
-USAGE_LIMIT = {"message": SENTENCE, "codex_error_info": "usage_limit_exceeded"}
-NOON = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
-
-
-class Rollout:
-    """Writes a rollout line by line, a second apart."""
-
-    def __init__(self) -> None:
-        self.records: list[dict[str, Any]] = []
-
-    def add(self, type_: str, **payload: Any) -> None:
-        at = NOON + timedelta(seconds=len(self.records))
-        self.records.append({"timestamp": at.isoformat(), "type": type_, "payload": payload})
-
-    def meta(self, **fields: Any) -> None:
-        known = {"id": "session-1", "cwd": "/home/dev/project", "cli_version": "0.171.0"}
-        self.add("session_meta", **{**known, **fields})
-
-    def context(self, model: str = "gpt-5-codex", **fields: Any) -> None:
-        self.add("turn_context", cwd="/home/dev/project", model=model, **fields)
-
-    def event(self, kind: str, **fields: Any) -> None:
-        self.add("event_msg", type=kind, **fields)
-
-    def item(self, kind: str, **fields: Any) -> None:
-        self.add("response_item", type=kind, **fields)
-
-    def completed(self, kind: str, **fields: Any) -> None:
-        self.event("item_completed", item={"type": kind, **fields})
-
-    def message(self, role: str, *texts: str, **fields: Any) -> None:
-        kind = "output_text" if role == "assistant" else "input_text"
-        self.item(
-            "message", role=role, content=[{"type": kind, "text": t} for t in texts], **fields
-        )
-
-    def user(self, text: str, **fields: Any) -> None:
-        self.message("user", text)
-        self.event("user_message", message=text, **fields)
-
-    def assistant(self, text: str, **fields: Any) -> None:
-        self.event("agent_message", message=text, **fields)
-        self.message("assistant", text, **fields)
-
-    def call(self, name: str, arguments: Any, call: str = "call-1", **fields: Any) -> None:
-        given = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        self.item("function_call", name=name, arguments=given, call_id=call, **fields)
-
-    def output(self, output: Any, call: str = "call-1") -> None:
-        self.item("function_call_output", call_id=call, output=output)
-
-    def start(self, turn: str = "turn-1", **fields: Any) -> None:
-        self.event("task_started", turn_id=turn, **fields)
-
-    def end(self, turn: str = "turn-1", **fields: Any) -> None:
-        self.event("task_complete", turn_id=turn, **{"last_agent_message": None, **fields})
-
-    def rates(self, rate_limits: Any, info: Any = None) -> None:
-        self.event("token_count", info=info, rate_limits=rate_limits)
-
-    def usage(self, total: int, window: int | None = 258_400, **info: Any) -> None:
-        counts = {"input_tokens": total - 20, "output_tokens": 20, "total_tokens": total}
-        known = {
-            "total_token_usage": counts,
-            "last_token_usage": counts,
-            "model_context_window": window,
-        }
-        self.event("token_count", info={**known, **info}, rate_limits=None)
-
-    def lines(self) -> list[bytes]:
-        return [json.dumps(r).encode() + b"\n" for r in self.records]
-
-    def read(self, **options: Any) -> Transcript:
-        return settle(self.read_raw(**options))
-
-    def read_raw(self, **options: Any) -> Transcript:
-        transcript = read(self.lines(), **{"zone": UTC, **options})
-        for event in transcript.events:
-            codec.decode_event(codec.encode(event))
-        return transcript
-
-
-def read(lines: list[bytes], **options: Any) -> Transcript:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "rollout.jsonl"
-        path.write_bytes(b"".join(lines))
-        return read_transcript(path, **options)
 
 
 @pytest.fixture
@@ -158,31 +69,8 @@ def rollout() -> Rollout:
     return made
 
 
-def items(transcript: Transcript) -> list[Item]:
-    return [e.item for e in transcript.events if isinstance(e, ItemRecorded)]
-
-
-def of(transcript: Transcript, kind: type[T]) -> list[T]:
-    return [x for x in (*transcript.events, *items(transcript)) if isinstance(x, kind)]
-
-
-def said(transcript: Transcript) -> list[str]:
-    return [i.text for i in items(transcript) if isinstance(i, UserMessage | AssistantMessage)]
-
-
-def ends(transcript: Transcript) -> list[TurnStatus]:
-    return [e.status for e in of(transcript, TurnEnded)]
-
-
 def kinds(transcript: Transcript) -> Counter[str]:
     return Counter(type(item).__name__ for item in items(transcript))
-
-
-def public(name: str) -> Path:
-    path = PUBLIC / f"{name}.jsonl"
-    if not path.exists():
-        pytest.skip(f"the public session {name} is not beside this repository")
-    return path
 
 
 # Recorded sessions
@@ -476,6 +364,16 @@ def test_the_marks_around_an_image_are_not_words(rollout: Rollout) -> None:
     ]
 
 
+def test_a_file_is_an_attachment_with_its_name(rollout: Rollout) -> None:
+    content = [
+        {"type": "input_text", "text": "read this"},
+        {"type": "input_file", "filename": "plan.pdf", "file_data": "AAAA"},
+    ]
+    rollout.item("message", role="user", content=content)
+    (message,) = of(rollout.read(), UserMessage)
+    assert message.attachments == (Attachment(kind=AttachmentKind.FILE, name="plan.pdf"),)
+
+
 def test_reasoning_is_recorded_once(rollout: Rollout) -> None:
     rollout.event("agent_reasoning", text="**First**")
     rollout.event("agent_reasoning", text="**Second**")
@@ -524,14 +422,6 @@ def test_a_command_line_is_what_a_person_would_type(
     assert (item.item_id, item.status) == ("call-1", ItemStatus.IN_PROGRESS)
 
 
-EXITED = (
-    "Chunk ID: 1f\nWall time: 0.1 seconds\nProcess exited with code 3\n"
-    "Original token count: 5\nOutput:\nno\nOutput:\nway\n"
-)
-RUNNING = (
-    "Chunk ID: 1f\nWall time: 1 seconds\nProcess running with session ID 7\n"
-    "Original token count: 1\nOutput:\nstill"
-)
 NESTED = "Wall time: 0 seconds\nOutput:\nExit code: 1\nWall time: 0 seconds\nOutput:\nbad"
 LINES = "Exit code: 0\nWall time: 0 seconds\nTotal output lines: 9\nOutput:\nx"
 BLOCKS = [{"type": "input_text", "text": "plain"}, {"type": "input_image"}]
@@ -670,6 +560,17 @@ def test_what_is_read_of_a_running_command_adds_up(rollout: Rollout) -> None:
     ]
 
 
+def test_what_is_read_of_a_process_that_nobody_began_is_a_tool_call(rollout: Rollout) -> None:
+    rollout.start()
+    rollout.call("write_stdin", {"session_id": 7})
+    rollout.output(RUNNING)
+    transcript = rollout.read()
+    assert [(t.status, t.output) for t in of(transcript, ToolCall)] == [
+        (ItemStatus.COMPLETED, "still")
+    ]
+    assert not of(transcript, Command)
+
+
 def test_what_is_read_of_a_running_command_is_bounded(rollout: Rollout) -> None:
     rollout.start()
     rollout.call("exec_command", {"cmd": "make"})
@@ -729,21 +630,6 @@ def test_a_local_shell_call_and_the_person_s_own_command_are_commands(rollout: R
 
 # Patches
 
-PATCH = """*** Begin Patch
-*** Add File: new.py
-+one
-+two
-*** Update File: old.py
-@@ def f():
--a
-+b
-*** Update File: from.py
-*** Move to: to.py
-@@
--c
-+d
-*** Delete File: gone.py
-*** End Patch"""
 CHANGES = [
     (
         "/home/dev/project/new.py",
@@ -944,6 +830,17 @@ def test_a_file_that_ends_in_a_turn_leaves_it_open(rollout: Rollout) -> None:
     assert ends(rollout.read()) == []
 
 
+def test_a_turn_that_is_begun_twice_is_one(rollout: Rollout) -> None:
+    rollout.start("turn-1")
+    rollout.user("one")
+    rollout.start("turn-1")
+    rollout.user("two")
+    rollout.end("turn-1")
+    transcript = rollout.read()
+    assert [t.turn_id for t in of(transcript, TurnStarted)] == ["turn-1"]
+    assert ends(transcript) == [TurnStatus.COMPLETED]
+
+
 def test_a_turn_that_never_ended_is_interrupted_by_the_next(rollout: Rollout) -> None:
     rollout.start("turn-1")
     rollout.user("one")
@@ -1116,6 +1013,11 @@ AT_1511 = datetime(2026, 11, 30, 17, 11, tzinfo=UTC)
         (USAGE_LIMIT, "quota", "limited"),
         ({"message": SENTENCE}, "quota", "limited"),
         (
+            {"message": SENTENCE, "codex_error_info": {"usage_limit_exceeded": {}}},
+            "quota",
+            "limited",
+        ),
+        (
             {"message": SENTENCE.replace("\u2019", "'"), "codex_error_info": "other"},
             "quota",
             "limited",
@@ -1210,14 +1112,6 @@ def test_a_normal_answer_clears_the_limit(rollout: Rollout) -> None:
     transcript = rollout.read()
     assert ends(transcript) == [TurnStatus.LIMITED, TurnStatus.COMPLETED]
     assert transcript.limit is None
-
-
-def window(used: float, **fields: Any) -> dict[str, Any]:
-    return {"used_percent": used, "window_minutes": 300, **fields}
-
-
-LATER = NOON + timedelta(hours=5)
-LATEST = NOON + timedelta(days=3)
 
 
 @pytest.mark.parametrize(
@@ -1461,32 +1355,6 @@ def test_two_items_of_one_id_stay_two(rollout: Rollout) -> None:
     assert all(i.startswith("same-id") for i in ids)
 
 
-def write_everything(rollout: Rollout) -> None:
-    rollout.meta()
-    rollout.start(model_context_window=1000)
-    rollout.context(effort="high", collaboration_mode={"settings": {"reasoning_effort": "low"}})
-    rollout.user("one", images=["data:"], local_images=["a.png"])
-    rollout.item("reasoning", id="r", summary=[{"type": "summary_text", "text": "hm"}])
-    rollout.call("shell", {"command": ["bash", "-lc", "ls"], "workdir": "x"})
-    rollout.event("exec_command_end", call_id="call-1", exit_code=0, stdout="a", cwd="/")
-    rollout.output([{"type": "input_text", "text": "Exit code: 0\nOutput:\n"}])
-    rollout.item("custom_tool_call", name="apply_patch", input=PATCH, call_id="call-2")
-    rollout.completed("FileChange", id="call-3", changes={"a": {"type": "add", "content": "x"}})
-    rollout.completed("CommandExecution", id="call-4", command=["ls"], status="failed", exit_code=1)
-    rollout.completed("AgentMessage", id="m", content=[{"type": "Text", "text": "two"}])
-    rollout.item("local_shell_call", call_id="call-5", action={"command": ["ls"]})
-    rollout.item("web_search_call", action={"query": "q"})
-    rollout.add("token_usage_record", usage={"total_tokens": 5})
-    rollout.rates({"primary": window(100, resets_in_seconds=1), "credits": {"has_credits": False}})
-    rollout.usage(100, window=100)
-    rollout.add("compacted", message="sum", replacement_history=[])
-    info = {"response_too_many_failed_attempts": {"http_status_code": 429}}
-    rollout.event("error", message="no", codex_error_info=info)
-    rollout.end(error=USAGE_LIMIT)
-    rollout.event("thread_rolled_back", num_turns=1)
-    rollout.user("last")
-
-
 def everywhere(document: Any) -> Iterator[list[str | int]]:
     """Yield the path of every value in a document."""
     places = (
@@ -1545,393 +1413,3 @@ def test_a_compressed_rollout_is_refused_with_what_to_do(tmp_path: Path) -> None
         TranscriptError, match=r"^The session file is compressed; unpack it with zstd -d first\.$"
     ):
         read_transcript(path)
-
-
-# In steps
-
-
-def write_older(rollout: Rollout) -> None:
-    rollout.meta()
-    rollout.event("agent_reasoning", text="**First**")
-    rollout.event("agent_reasoning", text="**Second**")
-    rollout.message("user", "# Context from the editor\n## My request:\none")
-    rollout.event("user_message", message="one")
-    rollout.context("gpt-5-codex", effort="high")
-    rollout.call("shell", {"command": ["bash", "-lc", "ls"]})
-    rollout.output("Exit code: 0\nOutput:\n")
-    rollout.event("agent_reasoning", text="**Third**")
-    rollout.event("agent_message", message="done")
-    rollout.usage(5_000)
-    rollout.item("reasoning", summary=[{"type": "summary_text", "text": "**Third**"}])
-    rollout.message("assistant", "done")
-    rollout.user("two")
-    rollout.call("shell", {"command": "make"})
-    rollout.user("three")
-    rollout.rates({"primary": {"used_percent": 100, "resets_in_seconds": 60}})
-
-
-def write_rolled_back(rollout: Rollout) -> None:
-    rollout.meta()
-    for number, model in enumerate(("small", "large", "small")):
-        rollout.start(f"turn-{number}", model_context_window=100_000)
-        rollout.context(model)
-        rollout.user(f"request {number}")
-        rollout.call("exec_command", {"cmd": "serve"}, f"call-{number}")
-        rollout.output(RUNNING, f"call-{number}")
-        rollout.assistant("It runs.")
-        rollout.end(f"turn-{number}", last_agent_message="It runs.")
-    rollout.event("thread_rolled_back", num_turns=2)
-    rollout.completed("CommandExecution", id="call-0", exit_code=0, aggregated_output="all")
-    rollout.completed("CommandExecution", id="call-2", exit_code=0, aggregated_output="all")
-    rollout.start("turn-4")
-    rollout.context("large")
-    rollout.user("request 4")
-
-
-def write_compacted(rollout: Rollout) -> None:
-    rollout.meta()
-    rollout.start()
-    rollout.user("one")
-    rollout.message("assistant", "two")
-    rollout.message("assistant", "In short.")
-    rollout.usage(5_000)
-    rollout.completed("ContextCompaction", id="c")
-    rollout.add("compacted", message=f"{SUMMARY_PREFIX}\nIn short.")
-    rollout.event("context_compacted")
-    rollout.message("user", f"{SUMMARY_PREFIX}\nIn short.")
-    rollout.assistant("three")
-    rollout.event("error", **USAGE_LIMIT)
-    rollout.end(error=USAGE_LIMIT)
-    rollout.message("assistant", "added by a client")
-
-
-WRITTEN = (write_everything, write_older, write_rolled_back, write_compacted)
-
-
-def in_one_go(path: Path) -> list[ThreadEvent]:
-    (session,) = sessions_in(path)
-    return [event for step in session.steps(zone=UTC) for event in step.events]
-
-
-def in_steps(path: Path, raw: bytes, cuts: Iterable[int]) -> list[ThreadEvent]:
-    """Return the events of a file that is found at each of these lengths."""
-    events: list[ThreadEvent] = []
-    cursor: bytes | None = None
-    for length in (*cuts, len(raw)):
-        path.write_bytes(raw[:length])
-        for session in codex.AGENT.sessions(path):
-            for step in session.steps(cursor, zone=UTC):
-                assert step.anew is (cursor is None)
-                events.extend(step.events)
-                cursor = step.cursor
-    return events
-
-
-def cuts_of(raw: bytes) -> list[int]:
-    """Return the ends of all lines, without and with their break, and places in their middle."""
-    lines = raw.splitlines(keepends=True)
-    ends = list(itertools.accumulate(map(len, lines)))
-    middles = [end - len(line) // 2 for end, line in zip(ends, lines, strict=True)]
-    return sorted({*ends, *middles, *(end - 1 for end in ends)})
-
-
-@pytest.mark.parametrize("path", sorted(RECORDED.glob("*.jsonl")), ids=lambda path: path.stem)
-def test_a_recording_in_steps_gives_the_same_events(path: Path, tmp_path: Path) -> None:
-    raw = path.read_bytes()
-    assert in_steps(tmp_path / path.name, raw, cuts_of(raw)) == in_one_go(path)
-
-
-@pytest.mark.parametrize("name", ["rollout-0.40-a", "rollout-0.40-b", "rollout-0.144-basic"])
-def test_a_public_session_in_steps_gives_the_same_events(name: str, tmp_path: Path) -> None:
-    path = public(name)
-    raw = path.read_bytes()
-    assert in_steps(tmp_path / path.name, raw, cuts_of(raw)) == in_one_go(path)
-
-
-@pytest.mark.parametrize("write", WRITTEN)
-def test_a_session_in_steps_gives_the_same_events(
-    write: Callable[[Rollout], None], tmp_path: Path
-) -> None:
-    rollout = Rollout()
-    write(rollout)
-    raw = b"".join(rollout.lines())
-    stepped = in_steps(tmp_path / "rollout.jsonl", raw, cuts_of(raw))
-    assert stepped == in_one_go(tmp_path / "rollout.jsonl")
-    assert any(isinstance(event, ItemRecorded) for event in stepped)
-
-
-def test_a_session_cut_at_every_byte_gives_the_same_events(
-    rollout: Rollout, tmp_path: Path
-) -> None:
-    rollout.start()
-    rollout.message("user", "one 🎉")
-    rollout.call("shell", {"command": "ls"})
-    rollout.end(error=USAGE_LIMIT)
-    raw = b"".join(rollout.lines())
-    path = tmp_path / "rollout.jsonl"
-    assert in_steps(path, raw, range(1, len(raw))) == in_one_go(path)
-
-
-def test_a_cursor_is_small_whatever_the_session_s_length(rollout: Rollout, tmp_path: Path) -> None:
-    for number in range(1_500):
-        rollout.start(f"turn-{number}")
-        rollout.context("gpt-5-codex" if number % 2 else "gpt-6")
-        rollout.user(f"request {number}")
-        rollout.event("agent_reasoning", text=f"thought {number}")
-        rollout.call("exec_command", {"cmd": "serve"}, f"call-{number}")
-        rollout.output(RUNNING, f"call-{number}")
-        rollout.event("error", message=f"error {number}")
-        rollout.assistant(f"answer {number}")
-        rollout.rates({"limit_id": f"model-{number}", "primary": window(number % 100)})
-        rollout.end(f"turn-{number}")
-    path = tmp_path / "rollout.jsonl"
-    path.write_bytes(b"".join(rollout.lines()))
-    (session,) = sessions_in(path)
-    *_, last = session.steps()
-    assert len(last.cursor) < 48 * 1024
-
-
-# Followed as it is written
-
-
-@pytest.mark.parametrize("place", ["task_complete", "event"])
-def test_a_limit_is_known_as_soon_as_its_record_is_read(
-    rollout: Rollout, tmp_path: Path, place: str
-) -> None:
-    rollout.start()
-    rollout.user("one")
-    if place == "event":
-        rollout.event("error", **USAGE_LIMIT)
-    else:
-        rollout.end(error=USAGE_LIMIT)
-    path = tmp_path / "rollout.jsonl"
-    path.write_bytes(b"".join(rollout.lines()))
-    (session,) = sessions_in(path)
-    (step,) = session.steps(zone=UTC)
-    end = step.events[step.facts.limited_at - 1]
-    assert isinstance(end, TurnEnded)
-    assert end.status is TurnStatus.LIMITED
-    assert step.facts.limit == end.limit
-    assert end.limit is not None
-
-
-def test_an_error_that_is_told_twice_ends_its_turn_once(rollout: Rollout) -> None:
-    error = {"message": "You've hit your usage limit. Try again in 5 minutes."}
-    rollout.start()
-    rollout.user("one")
-    rollout.event("error", **error)
-    rollout.end(error=error)
-    transcript = rollout.read_raw()
-    assert ends(transcript) == [TurnStatus.LIMITED]
-    assert transcript.facts.limited_at == len(transcript.events)
-
-
-def test_a_turn_that_goes_on_after_an_error_ends_once_more(rollout: Rollout) -> None:
-    rollout.start()
-    rollout.user("one")
-    rollout.call("shell", {"command": "ls"})
-    rollout.event("error", **USAGE_LIMIT)
-    rollout.output("Exit code: 0\nOutput:\nfile")
-    rollout.assistant("done")
-    rollout.end()
-    transcript = rollout.read_raw()
-    assert ends(transcript) == [TurnStatus.LIMITED, TurnStatus.COMPLETED]
-    assert [c.status for c in of(transcript, Command)] == [
-        ItemStatus.IN_PROGRESS,
-        ItemStatus.INTERRUPTED,
-        ItemStatus.COMPLETED,
-    ]
-    assert transcript.limit is None
-
-
-@pytest.mark.parametrize("more", ["answer", "call", "request"])
-def test_an_error_counts_anew_where_the_turn_went_on(rollout: Rollout, more: str) -> None:
-    rollout.start()
-    rollout.user("one")
-    rollout.event("error", **USAGE_LIMIT)
-    if more == "answer":
-        rollout.assistant("working", phase="commentary")
-    elif more == "call":
-        rollout.call("shell", {"command": "ls"})
-    else:
-        rollout.user("and now?")
-    rollout.end(error=USAGE_LIMIT)
-    transcript = rollout.read_raw()
-    assert ends(transcript) == [TurnStatus.LIMITED, TurnStatus.LIMITED]
-    assert transcript.facts.limited_at == len(transcript.events)
-
-
-def test_an_answer_that_only_the_history_has_clears_the_limit(rollout: Rollout) -> None:
-    rollout.user("one")
-    rollout.event("error", **USAGE_LIMIT)
-    rollout.message("user", "and now?")
-    rollout.message("assistant", "fine")
-    transcript = rollout.read()
-    assert said(transcript) == ["one", "and now?", "fine"]
-    assert transcript.limit is None
-
-
-def test_a_turn_in_which_nothing_happens_says_nothing_before_the_session_begins(
-    rollout: Rollout,
-) -> None:
-    rollout.start("turn-1", model_context_window=1)
-    rollout.start("turn-2", model_context_window=258_400)
-    rollout.context("gpt-6")
-    rollout.user("one")
-    transcript = rollout.read_raw()
-    assert [type(event) for event in transcript.events] == [
-        ThreadStarted,
-        ConversationStarted,
-        TurnStarted,
-        ItemRecorded,
-    ]
-    (started,) = of(transcript, ConversationStarted)
-    assert (started.model, started.capacity) == ("gpt-6", 258_400)
-    assert [t.turn_id for t in of(transcript, TurnStarted)] == ["turn-2"]
-
-
-def test_what_is_told_of_a_call_that_is_over_adds_nothing(rollout: Rollout) -> None:
-    rollout.start()
-    rollout.call("exec_command", {"cmd": "make"})
-    rollout.output(EXITED)
-    rollout.end()
-    rollout.completed("CommandExecution", id="call-1", exit_code=3, aggregated_output="x")
-    rollout.event("exec_command_end", call_id="call-1", exit_code=3, stdout="x")
-    rollout.output("again")
-    transcript = rollout.read_raw()
-    assert len(of(transcript, Command)) == 2
-    assert ends(transcript) == [TurnStatus.COMPLETED]
-    assert transcript.facts.skipped == {}
-
-
-def test_what_is_rolled_back_is_not_recorded_again(rollout: Rollout) -> None:
-    write_rolled_back(rollout)
-    events = rollout.read_raw().events
-    (rolled,) = (number for number, e in enumerate(events) if isinstance(e, TurnsRolledBack))
-    after = [e.item for e in events[rolled:] if isinstance(e, ItemRecorded)]
-    assert [i.item_id for i in after if isinstance(i, Command)] == ["call-0"]
-
-
-def test_a_client_s_answer_between_turns_is_a_turn_of_its_own(rollout: Rollout) -> None:
-    rollout.start()
-    rollout.user("one")
-    rollout.assistant("two")
-    rollout.end(last_agent_message="two")
-    rollout.message("assistant", "added")
-    rollout.start("turn-2")
-    transcript = rollout.read_raw()
-    assert ends(transcript) == [TurnStatus.COMPLETED, TurnStatus.COMPLETED]
-    assert [m.turn_id for m in of(transcript, AssistantMessage)] == ["turn-1", "turn:line-7"]
-
-
-# Quota windows
-
-
-def test_the_recording_reports_its_quota_once(limited: Transcript) -> None:
-    (report,) = of(limited, QuotaReported)
-    assert not report.has_credits
-    assert [(w.name, w.used_percent, w.minutes) for w in report.windows] == [
-        ("primary", 42.0, 300),
-        ("secondary", 7.0, 10_080),
-    ]
-    assert report.windows[0].resets_at == datetime.fromtimestamp(1_796_053_825, UTC)
-
-
-def quotas(transcript: Transcript) -> list[list[tuple[str, float]]]:
-    reports = of(transcript, QuotaReported)
-    return [[(w.name, w.used_percent) for w in report.windows] for report in reports]
-
-
-def test_quota_is_reported_for_every_whole_percent(rollout: Rollout) -> None:
-    rollout.user("one")
-    for used in (40.2, 40.9, 41.0, 41.0, 99.9, 100):
-        rollout.rates({"primary": window(used)})
-    assert quotas(rollout.read()) == [
-        [("primary", 40.2)],
-        [("primary", 41.0)],
-        [("primary", 99.9)],
-        [("primary", 100.0)],
-    ]
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "reports"),
-    [
-        ({"resets_at": LATER.timestamp()}, {"resets_at": LATER.timestamp() + 2}, 1),
-        ({"resets_at": LATER.timestamp()}, {"resets_at": LATEST.timestamp()}, 2),
-        ({"resets_at": LATER.timestamp()}, {}, 2),
-        # Relative to their records, which are a second apart.
-        ({"resets_in_seconds": 600}, {"resets_in_seconds": 599}, 1),
-        ({"resets_in_seconds": 600}, {"resets_in_seconds": 300}, 2),
-        ({"window_minutes": 299}, {"window_minutes": 300}, 1),
-    ],
-)
-def test_quota_is_reported_when_its_window_is_another_one(
-    rollout: Rollout, first: Any, second: Any, reports: int
-) -> None:
-    rollout.user("one")
-    rollout.rates({"primary": window(50, **first)})
-    rollout.rates({"primary": window(50, **second)})
-    assert len(quotas(rollout.read())) == reports
-
-
-def test_quota_is_reported_when_a_window_or_the_credits_come_and_go(rollout: Rollout) -> None:
-    rollout.user("one")
-    credits_ = {"has_credits": True}
-    rollout.rates({"primary": window(50)})
-    rollout.rates({"primary": window(50), "secondary": window(50)})
-    rollout.rates({"secondary": window(50)})
-    rollout.rates({"primary": window(50)})
-    rollout.rates({"primary": window(50), "credits": credits_})
-    rollout.rates({"primary": window(50), "credits": credits_})
-    rollout.rates({"primary": None})
-    transcript = rollout.read()
-    assert [len(windows) for windows in quotas(transcript)] == [1, 2, 1, 1, 1]
-    assert [r.has_credits for r in of(transcript, QuotaReported)] == [False] * 4 + [True]
-
-
-def test_each_kind_of_limit_has_its_own_windows(rollout: Rollout) -> None:
-    rollout.user("one")
-    for _ in range(2):
-        rollout.rates({"limit_id": "codex", "primary": window(50)})
-        rollout.rates({"limit_id": "spark", "primary": window(7)})
-    assert quotas(rollout.read()) == [[("primary", 50.0)], [("spark.primary", 7.0)]]
-
-
-def test_quota_of_older_files_is_reported_too(rollout: Rollout) -> None:
-    rollout.user("one")
-    rollout.rates({"primary_used_percent": 35.0, "primary_window_minutes": 299})
-    (report,) = of(rollout.read(), QuotaReported)
-    (primary,) = report.windows
-    assert (primary.name, primary.used_percent, primary.minutes) == ("primary", 35.0, 299)
-    assert primary.resets_at is None
-
-
-@pytest.mark.parametrize("used", ["50", None, True, -1, 1e301])
-def test_what_cannot_be_a_share_of_a_window_is_no_quota(rollout: Rollout, used: Any) -> None:
-    rollout.user("one")
-    rollout.rates({"primary": {"used_percent": used}})
-    assert quotas(rollout.read()) == []
-
-
-# Where sessions are
-
-
-@pytest.mark.parametrize(
-    ("environment", "folder"), [({}, "/home/dev/.codex"), ({"CODEX_HOME": "/data"}, "/data")]
-)
-def test_sessions_are_below_codex_s_home(environment: dict[str, str], folder: str) -> None:
-    roots = codex.AGENT.roots(environment, Path("/home/dev"))
-    assert roots == (Path(folder, "sessions"), Path(folder, "archived_sessions"))
-
-
-@pytest.mark.parametrize(
-    ("name", "holds"),
-    [
-        ("rollout-2026-11-30T12-00-00-01a22c9f.jsonl", True),
-        ("rollout-2026-11-30T12-00-00-01a22c9f.jsonl.zst", False),
-        ("history.jsonl", False),
-    ],
-)
-def test_a_session_s_file_is_known_by_its_name(name: str, holds: bool) -> None:
-    assert codex.AGENT.holds_sessions(Path("/home/dev/.codex/sessions", name)) is holds
