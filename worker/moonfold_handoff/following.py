@@ -99,13 +99,14 @@ class Follower:
             logger.warning("log_lost", thread_id=self.session.thread_id)
             place = await self._go_on(self._place.anew())
         through = place.sequence(place.count)
+        facts = _decode_facts(place.facts) if place.facts else Facts()
         if to_the_end and place.cursor is not None:
             words = await asyncio.to_thread(self.session.last_words, place.cursor)
             # They are no part of the place: the session may grow all the same.
             ending = _Recorder(self._client, self.session.thread_id, place)
             await ending.record(words)
             through = ending.place.sequence(ending.place.count)
-        facts = _decode_facts(place.facts) if place.facts else Facts()
+            facts = facts.at_the_end(words, ending.place.count)
         return Followed(through, self._added, facts, self._quota)
 
     async def _go_on(self, place: Place) -> Place:

@@ -904,6 +904,12 @@ def test_every_other_tool_is_a_tool_call(session: Session) -> None:
     assert (bash.name, edit.input) == ("Bash", '"not an object"')
 
 
+def test_a_tool_call_may_hold_a_number_of_any_size(session: Session) -> None:
+    session.user("count")
+    session.call("t1", "Count", {"to": 2**70})
+    assert one_item(session, ToolCall).input == f'{{"to":{2**70}}}'
+
+
 # Limits and errors
 
 QUOTA, CREDITS = LimitKind.QUOTA, LimitKind.CREDITS

@@ -37,7 +37,7 @@ from moonfold_handoff.transcripts.json_lines import (
     Reader,
     StartOverError,
 )
-from moonfold_handoff.transcripts.lines import Json, string, tokens
+from moonfold_handoff.transcripts.lines import Json, decode, string, to_json, tokens
 from moonfold_schemas.events import (
     ConversationCompacted,
     ConversationStarted,
@@ -73,9 +73,9 @@ _USAGE = (
 
 
 class _Call(msgspec.Struct):
-    """A tool call without a result."""
+    """A tool call without a result; `block` is its JSON, since it may hold any number."""
 
-    block: Json
+    block: str
     item_id: str
     turn_id: str
     cwd: str | None
@@ -84,7 +84,11 @@ class _Call(msgspec.Struct):
     def item(self, result: Result | None) -> Item:
         """Return the call's item; without a result it is in progress."""
         return tool_item(
-            self.block, result, item_id=self.item_id, turn_id=self.turn_id, cwd=self.cwd
+            decode(self.block.encode()),
+            result,
+            item_id=self.item_id,
+            turn_id=self.turn_id,
+            cwd=self.cwd,
         )
 
     def interrupt(self, journal: Journal, time: datetime | None) -> None:
@@ -284,7 +288,9 @@ class ClaudeReader(Reader):
             self.journal.record(Reasoning(item_id=id_, turn_id=self.turn, text=text), record.time)
         elif kind in TOOL_USES:
             self.cut = []
-            call = _Call(block, self._block_id(record, index), self.turn, _field(record, "cwd"))
+            call = _Call(
+                to_json(block), self._block_id(record, index), self.turn, _field(record, "cwd")
+            )
             self.calls[block["id"]] = call
             self.journal.record(call.item(None), record.time)
 
