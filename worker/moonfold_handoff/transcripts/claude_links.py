@@ -55,7 +55,7 @@ class Links(msgspec.Struct):
         if parent is None:
             # A first message beside another one; and a parent that is lost, or long ago.
             return not (_names_parent(record) or (self.linked and begins(record)))
-        after = [k for k in self.known.values() if k.talks and k.place > parent.place]
+        after = self._after(parent)
         if not after:
             return True
         messages = {k.message for k in self.known.values() if k.place <= parent.place}
@@ -87,6 +87,16 @@ class Links(msgspec.Struct):
     def hangs_on(self, record: Record) -> bool:
         """Tell whether a record's parent is in the chain."""
         return self._parent(record) is not None
+
+    def _after(self, parent: Link) -> list[Link]:
+        """Return what was said after a record, the last first."""
+        after = []
+        for link in reversed(self.known.values()):
+            if link.talks:
+                if link.place <= parent.place:
+                    break
+                after.append(link)
+        return after
 
     def _parent(self, record: Record) -> Link | None:
         for name in ("parentUuid", "logicalParentUuid"):
