@@ -11,7 +11,7 @@ from datetime import tzinfo
 from pathlib import Path
 from typing import Any
 
-from moonfold_handoff.transcripts.base import Session, TranscriptError
+from moonfold_handoff.transcripts.base import OtherSessionError, Session, TranscriptError, safe_id
 from moonfold_handoff.transcripts.documents import DocumentSession, read_document
 from moonfold_handoff.transcripts.gemini_reader import PROVIDER, GeminiReader, is_metadata
 from moonfold_handoff.transcripts.json_lines import JsonLinesAgent, Order
@@ -90,6 +90,9 @@ def _ids(record: Json) -> Iterator[str]:
 
 
 def _read_document(document: Any, conversation_id: str, zone: tzinfo | None) -> GeminiReader:
+    held = document.get("sessionId") if AGENT.recognises(document) else None
+    if held is None or safe_id(held) != conversation_id:
+        raise OtherSessionError("The file holds another session now.")
     reader = GeminiReader(conversation_id=conversation_id)
     reader.take(0, document, zone)
     return reader

@@ -15,9 +15,9 @@ from moonfold_schemas.events import Limit, LimitKind
 LONG_DELAY = 300.0  # seconds; Gemini CLI itself takes a longer delay for a used-up window
 
 _API_ERROR = re.compile(r"\[API Error: (?P<text>.*?)\](?:\n|\Z)", re.DOTALL)
-_DELAY = re.compile(
-    r"(?:reset after|retry in|retry after) (?P<delay>(?:\d+(?:\.\d+)?(?:ms|h|m|s))+)", re.IGNORECASE
-)
+_DELAY = r"(?P<delay>(?:\d+(?:\.\d+)?(?:ms|h|m|s))+)"
+_RESET = re.compile(r"reset after " + _DELAY, re.IGNORECASE)
+_RETRY = re.compile(r"retry (?:in|after) " + _DELAY, re.IGNORECASE)
 _DELAY_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|h|m|s)")
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -58,12 +58,13 @@ def recognise(text: str, now: datetime | None) -> Limit | None:
     kind = _kind(said) if said is not None else None
     if said is None or kind is None:
         return None
-    delay = _delay(said)
-    if kind is LimitKind.THROTTLE and delay is not None and delay > LONG_DELAY:
-        kind = LimitKind.QUOTA
+    reset, retry = _delay(_RESET, said), _delay(_RETRY, said)
+    if reset is None and retry is not None and retry > LONG_DELAY:
+        reset = retry
+        kind = LimitKind.QUOTA if kind is LimitKind.THROTTLE else kind
     if kind in STOPS:
-        return Limit(kind=kind, resets_at=_after(now, delay), message=said)
-    return Limit(kind=kind, retry_after=delay, message=said)
+        return Limit(kind=kind, resets_at=_after(now, reset), message=said)
+    return Limit(kind=kind, retry_after=retry, message=said)
 
 
 def _kind(said: str) -> LimitKind | None:
@@ -74,9 +75,9 @@ def _kind(said: str) -> LimitKind | None:
     return _STATUSES.get(status["status"]) if status else None
 
 
-def _delay(said: str) -> float | None:
+def _delay(pattern: re.Pattern[str], said: str) -> float | None:
     """Return the delay in a sentence in seconds, of a form such as `142h40m7s` or `34.07s`."""
-    match = _DELAY.search(said)
+    match = pattern.search(said)
     if match is None:
         return None
     return sum(float(n) * _SECONDS[unit] for n, unit in _DELAY_PART.findall(match["delay"]))

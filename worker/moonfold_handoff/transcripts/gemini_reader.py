@@ -376,7 +376,7 @@ def is_metadata(document: Json) -> bool:
 
 
 def _mark(id_: str) -> int:
-    return zlib.crc32(id_.encode("utf-8", "surrogatepass"))
+    return zlib.crc32(id_.encode())
 
 
 def _given_up(calls: list[tuple[str, Json]]) -> bool:
