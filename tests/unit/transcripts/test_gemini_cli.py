@@ -473,8 +473,10 @@ def test_a_message_of_an_earlier_turn_keeps_its_turn(session: Session, read: Rea
     session.user("one")
     first = session.gemini("first")
     session.user("two")
-    session.again(first, content="first, mended")
+    session.again(first, content="first, mended", model="gemini-1.5-pro", tokens={"total": 9})
     transcript = read(session)
+    assert transcript.facts.model == "gemini-2.5-pro"
+    assert of(transcript, UsageReported) == []
     (answer,) = of(transcript, AssistantMessage)
     assert (answer.text, answer.turn_id) == ("first, mended", "turn:m1")
     assert ends(transcript) == [TurnStatus.COMPLETED]

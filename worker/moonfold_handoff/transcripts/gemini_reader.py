@@ -66,7 +66,6 @@ ITEMS_KEPT = 256  # of a message: compared when it is written again
 
 _OPENING_EVENTS = 2  # a thread and its conversation begin; no going back takes that back
 _MESSAGES = frozenset({"user", "gemini", "info", "warning", "error"})
-_CALLS = "toolCalls"
 
 
 class _Seen(msgspec.Struct, array_like=True):
@@ -259,16 +258,13 @@ class GeminiReader(Reader):
         used = _used(record.get("tokens"))
         if not (text or thoughts or calls or used):
             return
-        self._select(string(record.get("model")))
+        current = seen.turn in {"", self.turn}
+        if current:
+            self._select(string(record.get("model")))
         # Calls that the person gave up are written down after the interruption.
         late = not text and _given_up(calls) and self.outcome is TurnStatus.INTERRUPTED
         if not seen.turn:
-            if not self.turn:
-                self._begin_turn(id_)
-            seen.turn = self.turn
-            if not late:
-                self.limit = self.turn_limit = None
-                self.outcome = None
+            self._join_turn(id_, seen, goes_on=not late)
         if thoughts:
             item_id = safe_id(f"{id_}:thoughts")
             self._record(seen, Reasoning(item_id=item_id, turn_id=seen.turn, text=thoughts))
@@ -277,20 +273,26 @@ class GeminiReader(Reader):
             self._record(seen, answer)
         for name, call in calls:
             self._call(call, safe_id(f"{id_}:{name}"), seen)
+        if not current:
+            return
         self._report_usage(_mark(id_), used)
-        if seen.turn == self.turn and not late:
-            self._conclude(text, calls)
-
-    def _conclude(self, text: str, calls: list[tuple[str, Json]]) -> None:
-        """End the turn after an answer without tool calls; those are written down when they are done."""
-        if calls:
+        if calls and not late:
             self.outcome = None
         elif text and self.outcome is None:
+            # It may go on still: tool calls are written down when they are done.
             self._end_turn(TurnStatus.COMPLETED)
+
+    def _join_turn(self, id_: str, seen: _Seen, *, goes_on: bool) -> None:
+        if not self.turn:
+            self._begin_turn(id_)
+        seen.turn = self.turn
+        if goes_on:
+            self.limit = self.turn_limit = None
+            self.outcome = None
 
     def _calls(self, record: Json) -> Iterator[tuple[str, Json]]:
         """Yield a message's tool calls, each with a name that it keeps."""
-        for index, call in enumerate(entries(record.get(_CALLS))):
+        for index, call in enumerate(entries(record.get("toolCalls"))):
             if isinstance(call, dict) and string(call.get("name")):
                 yield string(call.get("id")) or str(index), call
             else:
