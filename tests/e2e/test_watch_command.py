@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ def write(path: Path, some: list[bytes]) -> None:
             file.write(line[len(line) // 2 :])
 
 
-def recorded(client: Redis) -> list[tuple[str, str]]:
+def recorded(client: Any) -> list[tuple[str, str]]:
     """Return role and text of every message in the thread."""
     entries = client.xrange(keys.log(THREAD))
     events = settled(decode_event(fields[b"e"]) for _, fields in entries)
@@ -149,6 +150,14 @@ def recorded(client: Redis) -> list[tuple[str, str]]:
         for item in items
         if isinstance(item, UserMessage | AssistantMessage)
     ]
+
+
+def log_length(client: Any) -> int:
+    return int(client.xlen(keys.log(THREAD)))
+
+
+def has_grown(client: Any, before: int) -> bool:
+    return log_length(client) > before
 
 
 def test_a_session_that_reaches_its_limit_is_handed_over_at_once(
@@ -180,12 +189,12 @@ def test_a_watcher_that_is_killed_and_started_again_misses_and_doubles_nothing(
     with place.worker(**server), Redis.from_url(redis_url) as client:
         for first in range(0, 60, 15):
             with watching(place, "--json", "--to", "opencode", **server) as watch:
-                before = client.xlen(keys.log(THREAD))
+                before = log_length(client)
                 write(path, written[first : first + 15])
                 half = written[first + 15][:50]
                 write(path, [half])
                 # Killed while it reads, with half a line at the end.
-                until_sync(lambda seen=before: client.xlen(keys.log(THREAD)) > seen)
+                until_sync(partial(has_grown, client, before))
                 watch.process.kill()
                 watch.process.wait(DEADLINE_SECONDS)
                 path.write_bytes(path.read_bytes().removesuffix(half))
@@ -194,14 +203,14 @@ def test_a_watcher_that_is_killed_and_started_again_misses_and_doubles_nothing(
             watch.next("limit_reached")
             watch.next("handoff.ready")
         assert recorded(client) == said(RECORDING)
-        entries = client.xrange(keys.log(THREAD))
+        entries: Any = client.xrange(keys.log(THREAD))
         assert len(entries) == len({fields[b"e"] for _, fields in entries})
         # Started once more it finds nothing to do, and the answer that there is.
         with watching(place, "--json", "--to", "opencode", **server) as watch:
             watch.next("limit_reached")
             watch.next("handoff.ready")
-        assert client.xlen(keys.log(THREAD)) == len(entries)
-        assert client.xlen(f"{keys.REJECTED}") == 0
+        assert log_length(client) == len(entries)
+        assert client.xlen(keys.REJECTED) == 0
 
 
 def test_the_account_that_reached_its_limit_is_no_place_to_go_on(place: Place, path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 from helpers.settling import read_settled
 
-from moonfold_handoff.transcripts import Transcript, TranscriptError, read_transcript
+from moonfold_handoff.transcripts import AGENTS, Transcript, TranscriptError, read_transcript
 from moonfold_handoff.transcripts.base import safe_id
 from moonfold_handoff.transcripts.claude_limits import reset_time
 from moonfold_schemas import codec
@@ -48,6 +48,8 @@ DEMO = ROOT / "worker/moonfold_handoff/demo/recorded-2.1-slugger-limit.jsonl"
 RECORDED = ROOT / "tests/fixtures/claude-code"
 PUBLIC = ROOT.parent / "shared/fixtures/transcripts/claude-code"
 T = TypeVar("T")
+KNOWN = ", ".join(agent.title for agent in AGENTS)
+NO_SESSION = f"The file is not a session of a known agent ({KNOWN})."
 NOTICE = "You've hit your session limit · resets 9:50pm (UTC)"
 
 
@@ -1144,10 +1146,10 @@ def test_a_file_names_the_session_where_its_records_do_not(tmp_path: Path) -> No
     [
         (b"", "The session file is empty."),
         (b"\n\n", "The session file is empty."),
-        (b"secret words\n", "The file is not a session of a known agent (Claude Code, Codex)."),
+        (b"secret words\n", NO_SESSION),
         (
             b'{"type":[],"role":{},"content":"secret"}\n',
-            "The file is not a session of a known agent (Claude Code, Codex).",
+            NO_SESSION,
         ),
         (
             b'{"type":"user","isSidechain":true,"message":{"content":"secret"}}\n',

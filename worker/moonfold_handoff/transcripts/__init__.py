@@ -6,6 +6,7 @@ from datetime import tzinfo
 from pathlib import Path
 
 from moonfold_handoff.transcripts import claude_code, codex, gemini_cli
+from moonfold_handoff.transcripts.base import Agent, Session, Step, Transcript, TranscriptError
 from moonfold_schemas.events import ItemRecorded, ThreadEvent
 
 __all__ = [
