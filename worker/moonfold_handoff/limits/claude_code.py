@@ -120,7 +120,9 @@ def _of_window(info: dict[str, Any]) -> Fault | None:
     if info.get("status") != "rejected" or _has_overage(info):
         return None
     used_up = Quota(tuple(w for w in _windows(info) if w is not None)).used_up(None)
-    times = [t for t in (_time(info.get("resetsAt")), latest_reset(used_up)) if t is not None]
+    is_overage = info.get("rateLimitType") == "overage"
+    stated = _time(info.get("resetsAt")) or (is_overage and _time(info.get("overageResetsAt")))
+    times = [time for time in (stated, latest_reset(used_up)) if time]
     resets_at = max(times, default=None)
     is_open = resets_at is None
     return Fault(meaning=Meaning(LimitKind.QUOTA, is_open=is_open), resets_at=resets_at)

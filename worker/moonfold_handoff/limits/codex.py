@@ -27,8 +27,9 @@ def read(evidence: Evidence) -> Fault | None:
     body = _payload(evidence.body)
     if (error := _error(body)) is not None:
         return _of_info(error)
-    if rates := _rates(body):
-        return _reached(body, rates, evidence.now)
+    rates = _rates(body)
+    if rates is not None or "ordinaryUsageAllowed" in body:
+        return _reached(body, rates or {}, evidence.now)
     return None if "method" in body else api.read(evidence.body)
 
 
@@ -57,11 +58,11 @@ def is_credits(reached: str) -> bool:
 
 def _payload(body: Any) -> dict[str, Any]:
     """Return what is within a rollout's line, a JSON-RPC notification or response."""
-    body = mapping(body)
-    for name in ("payload", "params", "result"):
-        if inner := mapping(body.get(name)):
-            return {**inner, "method": body["method"]} if "method" in body else inner
-    return body
+    outer = mapping(body)
+    inner = next(
+        (i for n in ("payload", "params", "result") if (i := mapping(outer.get(n)))), outer
+    )
+    return {**inner, "method": outer["method"]} if "method" in outer else inner
 
 
 def _error(body: dict[str, Any]) -> dict[str, Any] | None:

@@ -38,7 +38,7 @@ def _named(error: dict[str, Any], provider: str) -> Fault:
         replace(
             answered,
             meaning=meaning(error.get("name")) or answered.meaning,
-            text=string(data.get("message")) or answered.text,
+            text=answered.text or string(data.get("message")),
             status=integer(data.get("statusCode")) or answered.status,
             headers={**answered.headers, **headers.plain(data.get("responseHeaders"))},
         ),

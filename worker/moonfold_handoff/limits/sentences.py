@@ -20,7 +20,7 @@ from moonfold_handoff.limits.clocks import (
 )
 from moonfold_schemas.events import LimitKind
 
-# The longest sentence on record has about 600 characters.
+# What is longer than this is no sentence but a page, or a trace; its start says what it is.
 _READ = 4_000  # characters
 
 # What agents and client libraries put in front of a provider's sentence.
