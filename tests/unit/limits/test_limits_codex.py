@@ -135,6 +135,13 @@ def test_used_up_windows_in_headers_make_a_quota() -> None:
     )
 
 
+def test_a_later_window_in_headers_wins_over_the_body_s() -> None:
+    later = {**CODEX_HEADERS, "x-codex-secondary-used-percent": "100"}
+    later["x-codex-secondary-reset-at"] = str(RESET + 86_400)
+    assert of(USED_UP, status=429, headers=CODEX_HEADERS) == (QUOTA, AT, None)
+    assert of(USED_UP, status=429, headers=later) == (QUOTA, AT + timedelta(days=1), None)
+
+
 def test_windows_with_room_or_credits_leave_a_throttle() -> None:
     with_room = {**CODEX_HEADERS, "x-codex-primary-used-percent": "99.9"}
     assert of(None, status=429, headers=with_room)[0] is THROTTLE

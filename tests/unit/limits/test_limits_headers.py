@@ -25,6 +25,22 @@ EPOCH = int(NOW.timestamp())
         ({"retry-after-ms": "1500"}, 1.5),
         ({"retry-after-ms": "1500", "retry-after": "2"}, 2.0),
         ({"retry-after-ms": "2500", "retry-after": "2"}, 2.5),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "Mon, 30 Nov 2026 25:00:00 GMT"}, None),
+        ({"retry-after": "9" * 400}, None),
+        ({"retry-after": None, 3: "4", "x": ["y"]}, None),
+        ({"x-ratelimit-reset-requests": "1s"}, None),
+        ({}, None),
+    ],
+)
+def test_a_delay_is_read_from_headers(given: Any, seconds: float | None) -> None:
+    found = headers.retry_after(headers.plain(given), NOW)
+    assert found == (None if seconds is None else pytest.approx(seconds))
+
+
+@pytest.mark.parametrize(
+    ("given", "seconds"),
+    [
         ({"x-ratelimit-reset-requests": "1s", "x-ratelimit-remaining-requests": "0"}, 1.0),
         ({"x-ratelimit-reset-requests": "1s"}, 1.0),
         ({"x-ratelimit-reset-tokens": "6m0s", "x-ratelimit-remaining-tokens": "0"}, 360.0),
@@ -43,22 +59,39 @@ EPOCH = int(NOW.timestamp())
             },
             1.0,
         ),
-        ({"retry-after": "soon"}, None),
-        ({"retry-after": "Mon, 30 Nov 2026 25:00:00 GMT"}, None),
-        ({"retry-after": "9" * 400}, None),
-        ({"retry-after": None, 3: "4", "x": ["y"]}, None),
+        ({"x-ratelimit-reset-tokens": "later"}, None),
         ({"anthropic-ratelimit-unified-reset": str(EPOCH + 20)}, None),
         ({}, None),
     ],
 )
-def test_a_delay_is_read_from_headers(given: Any, seconds: float | None) -> None:
-    found = headers.delay(headers.plain(given), NOW)
+def test_a_bucket_s_refill_is_read_from_headers(given: Any, seconds: float | None) -> None:
+    found = headers.refill(headers.plain(given), NOW)
     assert found == (None if seconds is None else pytest.approx(seconds))
+
+
+@pytest.mark.parametrize(
+    ("retry", "message", "expected"),
+    [
+        ({}, "Slow down.", ("quota", None, NOW + timedelta(minutes=6))),
+        # The bucket is full in six minutes, and the request passes before.
+        ({"retry-after": "20"}, "Slow down.", ("throttle", 20.0, None)),
+        ({}, "Please try again in 1.5s.", ("throttle", 1.5, None)),
+        ({"retry-after": "1"}, "Please try again in 1.5s.", ("throttle", 1.5, None)),
+    ],
+)
+def test_a_refill_counts_only_where_no_delay_is_stated(
+    retry: Any, message: str, expected: Any
+) -> None:
+    body = {"error": {"code": "rate_limit_exceeded", "message": message}}
+    given = {"x-ratelimit-reset-tokens": "6m0s", "x-ratelimit-remaining-tokens": "0", **retry}
+    limit = recognise("another", Evidence(body, 429, given, now=NOW))
+    assert limit is not None
+    assert (limit.kind, limit.retry_after, limit.resets_at) == expected
 
 
 def test_a_date_is_no_delay_without_a_time_to_count_from() -> None:
     given = {"retry-after": "Mon, 30 Nov 2026 12:00:20 GMT"}
-    assert headers.delay(given, None) is None
+    assert headers.retry_after(given, None) is None
 
 
 @pytest.mark.parametrize("value", [None, [], "retry-after: 3", 3])

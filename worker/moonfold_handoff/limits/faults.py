@@ -85,13 +85,14 @@ def _timed(
     zone: tzinfo | None,
     message: str | None,
 ) -> Limit:
-    resets_at, delay = _reset(kind, fault, now, zone), _delay(fault, now)
-    if resets_at is None and delay is None:
-        delay = sentences.delay(fault.text)
+    resets_at = _reset(kind, fault, now, zone)
+    delay = _delay(fault, now, is_sentence_read=resets_at is None)
     if kind is LimitKind.THROTTLE:
         wait = delay
         if wait is None and resets_at is not None and now is not None:
             wait = max(0.0, (resets_at - now).total_seconds())
+        if wait is None:
+            wait = delay = http.refill(fault.headers, now)
         if wait is None or wait <= LONG_DELAY:
             at = resets_at if wait is None else None
             return Limit(kind=kind, resets_at=at, retry_after=wait, message=message)
@@ -110,14 +111,18 @@ def _timed(
 def _reset(
     kind: LimitKind, fault: Fault, now: datetime | None, zone: tzinfo | None
 ) -> datetime | None:
-    stated = fault.resets_at
-    if stated is None and kind is LimitKind.QUOTA:
-        stated = http.reset(fault.headers, now)
-    return stated or sentences.reset_time(fault.text, now, zone)
+    stated = [fault.resets_at]
+    if kind is LimitKind.QUOTA:
+        stated.append(http.reset(fault.headers, now))
+    latest = max((time for time in stated if time is not None), default=None)
+    return latest or sentences.reset_time(fault.text, now, zone)
 
 
-def _delay(fault: Fault, now: datetime | None) -> float | None:
-    stated = (fault.delay, http.delay(fault.headers, now))
+def _delay(fault: Fault, now: datetime | None, *, is_sentence_read: bool) -> float | None:
+    """Return the longest of the stated delays; a sentence rounds what a field states."""
+    stated = [fault.delay, http.retry_after(fault.headers, now)]
+    if is_sentence_read:
+        stated.append(sentences.delay(fault.text))
     return max((max(0.0, seconds) for seconds in stated if seconds is not None), default=None)
 
 

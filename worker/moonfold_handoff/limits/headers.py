@@ -7,7 +7,7 @@ Anthropic's `anthropic-ratelimit-…`, ChatGPT's `x-codex-…` and its other fam
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -47,15 +47,31 @@ def plain(headers: Any) -> dict[str, str]:
     }
 
 
-def delay(headers: Headers, now: datetime | None) -> float | None:
-    """Return the seconds to wait as the headers state them; of several, the longest.
+def retry_after(headers: Headers, now: datetime | None) -> float | None:
+    """Return the seconds to wait as the headers state them; of two statements, the longer.
 
     Args:
         headers: By lower-case name.
         now: When they were sent; without it a date is no delay.
     """
-    found = list(_delays(headers, now))
-    return max(0.0, *found) if found else None
+    milliseconds = _number(headers.get("retry-after-ms"))
+    stated = headers.get("retry-after", "")
+    seconds = _number(stated)
+    if seconds is None:
+        seconds = _until(_http_date(stated), now)
+    return _longest([None if milliseconds is None else milliseconds / 1000, seconds])
+
+
+def refill(headers: Headers, now: datetime | None) -> float | None:
+    """Return the seconds until the last empty bucket of requests or tokens is full again.
+
+    A request passes before that, so it only counts where nothing else is stated.
+    """
+    return _longest(
+        _until_reset(value, now)
+        for name, value in headers.items()
+        if (match := _RESET.fullmatch(name)) and not _number(headers.get(_remaining(match)))
+    )
 
 
 def reset(headers: Headers, now: datetime | None) -> datetime | None:
@@ -79,22 +95,8 @@ def quota(headers: Headers, now: datetime | None) -> Quota | None:
     return quota_of(windows, has_credits=_has_overage(headers) or _has_credits(headers))
 
 
-def _delays(headers: Headers, now: datetime | None) -> Iterator[float]:
-    if (milliseconds := _number(headers.get("retry-after-ms"))) is not None:
-        yield milliseconds / 1000
-    if (stated := headers.get("retry-after")) is not None:
-        seconds = _number(stated)
-        seconds = _until(_http_date(stated), now) if seconds is None else seconds
-        if seconds is not None:
-            yield seconds
-    for name, value in headers.items():
-        if (match := _RESET.fullmatch(name)) and _number(headers.get(_remaining(match))) in {
-            0,
-            None,
-        }:
-            seconds = _until_reset(value, now)
-            if seconds is not None:
-                yield seconds
+def _longest(delays: Iterable[float | None]) -> float | None:
+    return max((max(0.0, seconds) for seconds in delays if seconds is not None), default=None)
 
 
 def _remaining(match: re.Match[str]) -> str:
