@@ -1,7 +1,8 @@
 -- append: add events to a thread's log, each numbered one after the last.
 --
 -- KEYS[1]  moonfold:{<thread>}:log     stream of events, entry ids <sequence>-0
--- KEYS[2]  moonfold:{<thread>}:items   hash, item id -> sequence of the item's first record
+-- KEYS[2]  moonfold:{<thread>}:items   hash, item id -> sequence of the item's first record; and in the
+--          field '~', which is no item id, what was rolled back: "<first>-<last> <first>-<last> ..."
 -- KEYS[3]  moonfold:{<thread>}:state   only its lifetime is extended
 -- ARGV[1]  expected: the last sequence the producer knows of; 0 for a new thread
 -- ARGV[2]  lifetime of the thread after this append, in milliseconds
@@ -9,6 +10,7 @@
 -- ARGV[4], ARGV[5], ...  pairs: an event as JSON; the id of the item it records, or ''
 --
 -- Entry fields: e = the event's bytes; p = the item's first sequence, where this is not its first record.
+-- An item whose first record was rolled back is a new one when it is recorded again.
 --
 -- Returns the last sequence of the log. All or nothing:
 --   SEQUENCE_GAP expected=N            the log ends at N, before `expected`
@@ -53,15 +55,41 @@ for i = 4, #ARGV, 2 do
   end
 end
 
+local function is_rolled_back(sequence)
+  for first, final in string.gmatch(redis.call('HGET', items, '~') or '', '(%d+)-(%d+)') do
+    if sequence >= tonumber(first) and sequence <= tonumber(final) then
+      return true
+    end
+  end
+  return false
+end
+
+local function note_rollback(raw, sequence)
+  local ok, event = pcall(cjson.decode, raw)
+  if ok and type(event) == 'table' and event.type == 'turns.rolled_back' and tonumber(event.to) then
+    local span = string.format('%.0f-%.0f ', event.to + 1, sequence - 1)
+    redis.call('HSET', items, '~', (redis.call('HGET', items, '~') or '') .. span)
+  end
+end
+
 for i = 4, #ARGV, 2 do
   local sequence = expected + (i - 4) / 2 + 1
   if sequence > last then
     local item = ARGV[i + 1]
     local number = string.format('%.0f', sequence)
-    if item ~= '' and redis.call('HSETNX', items, item, number) == 0 then
-      redis.call('XADD', log, id(sequence), 'e', ARGV[i], 'p', redis.call('HGET', items, item))
+    local first = item ~= '' and redis.call('HSETNX', items, item, number) == 0
+      and redis.call('HGET', items, item)
+    if first and is_rolled_back(tonumber(first)) then
+      redis.call('HSET', items, item, number)
+      first = false
+    end
+    if first then
+      redis.call('XADD', log, id(sequence), 'e', ARGV[i], 'p', first)
     else
       redis.call('XADD', log, id(sequence), 'e', ARGV[i])
+    end
+    if item == '' and string.find(ARGV[i], 'turns.rolled_back', 1, true) then
+      note_rollback(ARGV[i], sequence)
     end
     last = sequence
   end

@@ -17,7 +17,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from . import append, forks, latency, own_text, size, throughput
+from . import append, forks, latency, own_text, size, throughput, watching
 from .figures import Figure, Series, combine, table
 from .servers import server
 
@@ -28,6 +28,7 @@ BENCHMARKS: dict[str, tuple[Callable[..., list[Figure]], tuple[str, ...]]] = {
     "size": (size.measure, ("items", "builds")),
     "own_text": (own_text.measure, ()),
     "forks": (forks.measure, ()),
+    "watching": (watching.measure, ("sessions", "megabytes")),
 }
 """What measures each, and which options it takes."""
 
@@ -51,6 +52,10 @@ BENCHMARKS: dict[str, tuple[Callable[..., list[Figure]], tuple[str, ...]]] = {
 @click.option("--batch", default=500, type=click.IntRange(1, 10_000), help="append: events a call")
 @click.option("--items", default=100_000, type=click.IntRange(1_000, 1_000_000), help="size: long")
 @click.option("--builds", default=200, type=click.IntRange(10, 10_000), help="size: of each thread")
+@click.option("--sessions", default=20, type=click.IntRange(1, 1_000), help="watching: sessions")
+@click.option(
+    "--megabytes", default=100, type=click.IntRange(1, 10_000), help="watching: large one"
+)
 def main(names: tuple[str, ...], runs: int, file: Path | None, **options: Any) -> None:
     """Measure NAMES, or everything: each is a figure beside its bar."""
     console, load = Console(), os.getloadavg()

@@ -142,6 +142,10 @@ class Log:
             position = self.through
             if isinstance(event, ItemRecorded):
                 position = self._positions.setdefault(event.item.item_id, position)
+            elif isinstance(event, TurnsRolledBack):
+                # What is recorded again after it was taken back is a new item.
+                kept = {i: first for i, first in self._positions.items() if first <= event.to}
+                self._positions = kept
             self.entries.append(Entry(self.through, position, event))
         return self
 

@@ -19,7 +19,13 @@ from moonfold_handoff.store.log import (
     SequenceGapError,
 )
 from moonfold_schemas import ThreadEvent, WireError, encode
-from moonfold_schemas.events import OpaqueEvent, ThreadForked, ThreadStarted, TurnStarted
+from moonfold_schemas.events import (
+    OpaqueEvent,
+    ThreadForked,
+    ThreadStarted,
+    TurnsRolledBack,
+    TurnStarted,
+)
 
 LOG, ITEMS, STATE = keys.log(THREAD), keys.items(THREAD), keys.state(THREAD)
 
@@ -133,6 +139,25 @@ async def test_an_item_recorded_again_points_to_its_first_record(redis: Redis) -
 async def test_an_item_recorded_twice_in_one_call_points_to_its_first_record(redis: Redis) -> None:
     await append(redis, events(user("a", item_id="x"), user("b", item_id="x")))
     assert [position for _, position, _ in await entries(redis)] == [1, 1]
+
+
+async def test_an_item_recorded_again_after_it_was_taken_back_is_a_new_one(redis: Redis) -> None:
+    kept, gone = user("kept", item_id="k"), user("gone", item_id="g")
+    await append(redis, events(kept, gone, TurnsRolledBack(to=1)))
+    await append(redis, events(gone, kept, gone), after=3)
+    assert [position for _, position, _ in await entries(redis)] == [1, 2, 3, 4, 1, 4]
+    # Taken back once more, together with an earlier rollback; and what came after stays.
+    await append(redis, events(TurnsRolledBack(to=2), gone, TurnsRolledBack(to=8), gone), after=6)
+    assert [position for _, position, _ in await entries(redis)][6:] == [7, 8, 9, 8]
+    await append(redis, events(TurnsRolledBack(to=0), kept), after=10)
+    assert [position for _, position, _ in await entries(redis)][10:] == [11, 12]
+
+
+async def test_an_item_that_speaks_of_a_rollback_takes_nothing_back(redis: Redis) -> None:
+    item = user('{"type":"turns.rolled_back","to":0}', item_id="i")
+    unknown = OpaqueEvent(original_type="turns.rolled_back")
+    await append(redis, events(item, unknown, item))
+    assert [position for _, position, _ in await entries(redis)] == [1, 2, 1]
 
 
 async def test_an_append_renews_the_lifetime_of_all_that_is_the_threads(redis: Redis) -> None:

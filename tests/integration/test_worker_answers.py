@@ -605,9 +605,9 @@ async def test_neither_worker_nor_client_block_the_event_loop(
         await running.start()
         async with HandoffClient(SESSION, settings) as client:
             await client.append(THREAD, 0, conversation(50))
-            await queue.enqueue_fold(client._services.redis, THREAD)
+            await queue.enqueue_fold(client.services.redis, THREAD)
             await ready(client, switch(through=152))
-            await put(client._services.redis, "bad", job(request_body(through="x")))
+            await put(client.services.redis, "bad", job(request_body(through="x")))
             await client.wait("bad", timeout=10)
         await running.stop()
     assert running.task is not None

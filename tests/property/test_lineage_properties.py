@@ -119,7 +119,7 @@ class Thread:
     begins: int = 0  # after this sequence
     records: list[Record] = field(default_factory=list)
     last: int = 0
-    own: list[tuple[str, int]] = field(default_factory=list)  # item id and position
+    own: list[tuple[str, int]] = field(default_factory=list)  # item id; position, 0 if taken back
 
     @property
     def depth(self) -> int:
@@ -150,8 +150,6 @@ class Tree:
     name: str
     threads: list[Thread] = field(default_factory=list)
     texts: Iterator[int] = field(default_factory=itertools.count)
-    only_alive: bool = False
-    """Whether only items that no rollback took back are recorded again."""
 
     async def begin(self) -> None:
         self.threads.append(Thread(self.name))
@@ -159,10 +157,9 @@ class Tree:
 
     async def record(self, thread: Thread, item: Item) -> None:
         await self.write(thread, ItemRecorded(item=item))
-        first = next((position for name, position in thread.own if name == item.item_id), None)
-        if first is None:
-            first = thread.last
-            thread.own.append((item.item_id, first))
+        first = next((p for name, p in thread.own if name == item.item_id), 0) or thread.last
+        thread.own = [one for one in thread.own if one[0] != item.item_id]
+        thread.own.append((item.item_id, first))
         thread.records.append(Record(thread.last, first, body(item)))
 
     async def write(self, thread: Thread, event: ThreadEvent) -> None:
@@ -182,9 +179,6 @@ class Tree:
                     await self.record(thread, self.item(kind))
             case Again(pick=pick):
                 own = thread.own
-                if self.only_alive:
-                    alive = {position for position, _, _ in thread.means()}
-                    own = [one for one in own if one[1] in alive]
                 if own:
                     item_id, _ = own[pick % len(own)]
                     await self.record(thread, self.item(pick % len(KINDS), item_id))
@@ -192,6 +186,8 @@ class Tree:
                 to = thread.last * part // 1_000
                 await self.write(thread, TurnsRolledBack(to=to))
                 thread.records.append(Record(thread.last, thread.last, to=to))
+                # What is recorded again after it was taken back is a new item.
+                thread.own = [(name, p if p <= to else 0) for name, p in thread.own]
             case Fork(part=part):
                 if thread.depth < DEEPEST:
                     await self.fork(thread, max(1, thread.last * part // 1_000))
@@ -219,8 +215,8 @@ class Tree:
         return found
 
 
-async def grown(redis: Redis, history: list[Step], *, only_alive: bool = False) -> Tree:
-    tree = Tree(redis, f"tree-{next(_trees)}", only_alive=only_alive)
+async def grown(redis: Redis, history: list[Step]) -> Tree:
+    tree = Tree(redis, f"tree-{next(_trees)}")
     await tree.begin()
     for step in history:
         await tree.step(step)
@@ -266,9 +262,7 @@ def test_what_is_kept_of_a_long_lineage_is_its_end(
 ) -> None:
     async def check() -> None:
         async with Redis.from_url(valkey.url) as redis:
-            # An item that was taken back and lies before the window cannot be told from one that is
-            # only kept no more: recorded again, it is not counted.
-            tree = await grown(redis, history, only_alive=True)
+            tree = await grown(redis, history)
             for thread in tree.threads:
                 state = await threads.load(redis, thread.name)
                 expected = [position for position, _, _ in thread.means()]

@@ -80,7 +80,7 @@ class HandoffClient:
             WireError: an event, or the thread id, is not valid.
         """
         last = await log.append(
-            self._services.threads,
+            self.services.threads,
             thread_id,
             expected,
             events,
@@ -88,12 +88,12 @@ class HandoffClient:
             max_event_bytes=self._settings.max_event_bytes,
         )
         if any(isinstance(event, TurnEnded) for event in events):
-            await queue.enqueue_fold(self._services.redis, thread_id)
+            await queue.enqueue_fold(self.services.redis, thread_id)
         return last
 
     async def last(self, thread_id: str) -> int:
         """Return the last sequence of a thread's log; 0 if there is no such thread."""
-        return await log.last(self._services.threads, thread_id)
+        return await log.last(self.services.threads, thread_id)
 
     async def request(self, request: HandoffRequest) -> bool:
         """Ask for a handoff; False if this request is asked or answered already, which is harmless.
@@ -102,7 +102,7 @@ class HandoffClient:
             WireError: the request is not valid.
         """
         decode_request(encode(request))
-        return await queue.enqueue_request(self._services.redis, request)
+        return await queue.enqueue_request(self.services.redis, request)
 
     async def wait(
         self,
@@ -123,7 +123,7 @@ class HandoffClient:
             while True:
                 news = self._expect(request_id)
                 try:
-                    redis = self._services.redis
+                    redis = self.services.redis
                     listener = self._listening()
                     result = await results.get(redis, request_id)
                     if result is not None:
@@ -155,7 +155,12 @@ class HandoffClient:
         return self._listener
 
     @property
-    def _services(self) -> Services:
+    def services(self) -> Services:
+        """The open connections and the settings.
+
+        Raises:
+            RuntimeError: the client is not open.
+        """
         if self._open is None:
             raise RuntimeError("HandoffClient is used outside `async with`")
         return self._open
@@ -168,7 +173,7 @@ class HandoffClient:
         """
         while True:
             try:
-                async with self._services.redis.pubsub() as channel:
+                async with self.services.redis.pubsub() as channel:
                     await channel.subscribe(keys.results(self.session_id))
                     while True:
                         message = await channel.get_message(timeout=LISTEN_SECONDS)

@@ -34,12 +34,17 @@ class Setting:
     secret: bool = False
 
 
-def _seconds(text: str) -> int:
+def seconds(text: str) -> int:
+    """Return the seconds of a duration such as `3600`, `12h` or `30d`.
+
+    Raises:
+        ValueError: it is none; the message says what is expected.
+    """
     match = re.fullmatch(r"([0-9]{1,12})\s*([smhd]?)", text.strip().lower())
-    seconds = int(match[1]) * _UNITS[match[2]] if match else 0
-    if not 0 < seconds <= CENTURY:
+    count = int(match[1]) * _UNITS[match[2]] if match else 0
+    if not 0 < count <= CENTURY:
         raise ValueError("a duration such as 3600, 12h or 30d")
-    return seconds
+    return count
 
 
 def _count(text: str) -> int:
@@ -87,9 +92,9 @@ SETTINGS = {
         f"upper bound of a handoff in tokens, clamped to {MIN_CAP:,}-{MAX_CAP:,}",
     ),
     "thread_ttl": Setting(
-        "MOONFOLD_THREAD_TTL", 30 * DAY, _seconds, "lifetime of a thread after its last append"
+        "MOONFOLD_THREAD_TTL", 30 * DAY, seconds, "lifetime of a thread after its last append"
     ),
-    "result_ttl": Setting("MOONFOLD_RESULT_TTL", DAY, _seconds, "lifetime of a result"),
+    "result_ttl": Setting("MOONFOLD_RESULT_TTL", DAY, seconds, "lifetime of a result"),
     "max_event_bytes": Setting(
         "MOONFOLD_MAX_EVENT_BYTES", 8 * MEBIBYTE, _count, "largest event accepted, in bytes"
     ),
@@ -131,6 +136,7 @@ class Settings:
     result_ttl: int = DAY
     max_event_bytes: int = 8 * MEBIBYTE
     model_windows: Path | None = None
+    limit_near_percent: int = 90
     log_format: str = "auto"
     log_level: str = "info"
     warnings: tuple[str, ...] = ()

@@ -1,9 +1,8 @@
-"""From a session's transcript to its handoff, through the same queue that every session uses."""
+"""From a session's file to its handoff, through the same queue that every session uses."""
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
 import uuid
 from collections.abc import AsyncIterator, Callable
@@ -12,11 +11,16 @@ from dataclasses import dataclass
 
 from moonfold_handoff import worker
 from moonfold_handoff.client import HandoffClient
+from moonfold_handoff.following import Followed, Follower
 from moonfold_handoff.settings import Settings
-from moonfold_handoff.store.log import SequenceConflictError
-from moonfold_handoff.transcripts import Transcript
-from moonfold_schemas import HandoffRequest, HandoffResult, NewRequest, Target, encode
+from moonfold_handoff.store import log, threads
+from moonfold_handoff.transcripts import Session, TranscriptError
+from moonfold_handoff.transcripts.base import Facts
+from moonfold_schemas import HandoffRequest, HandoffResult, NewRequest, Target
+from moonfold_schemas.events import ItemRecorded
+from moonfold_schemas.items import Item
 from moonfold_schemas.requests import ProviderLimitReached, ProviderSwitchRequested
+from moonfold_schemas.results import HandoffReady
 
 WAIT_SECONDS = 30.0  # for a result; a worker answers in milliseconds
 
@@ -37,46 +41,47 @@ class Transfer:
     """What came of it.
 
     Attributes:
+        session: what was moved.
+        facts: what is known of it.
         result: what was published for the request.
-        thread_id: the thread the transcript was recorded as.
+        items: what travels, by position, each as it was recorded last.
         seconds: from the request being queued to its result being in hand.
     """
 
+    session: Session
+    facts: Facts
     result: HandoffResult
-    thread_id: str
+    items: dict[int, Item]
     seconds: float
 
 
 async def transfer(
     settings: Settings,
-    transcript: Transcript,
+    session: Session,
     target: Target,
     *,
     request: NewRequest | None = None,
     token_cap: int | None = None,
     progress: Progress = lambda _: None,
 ) -> Transfer:
-    """Record a transcript as a thread, ask for a handoff to `target`, and wait for it.
+    """Record a session in its thread, ask for a handoff to `target`, and wait for it.
 
     With the embedded server a worker runs in this process meanwhile; otherwise one must be running.
 
     Raises:
         NoWorkerError: no worker answered within `WAIT_SECONDS`.
+        TranscriptError: the file cannot be read, or has no conversation.
     """
     async with (
         worker_if_embedded(settings),
         HandoffClient(f"cli:{uuid.uuid4()}", settings) as client,
     ):
-        progress(f"Recording {len(transcript.events):,} events")
-        thread_id, through = await _record(client, transcript)
+        progress("Reading the session")
+        followed = await Follower(client, session).catch_up(to_the_end=True)
+        if not followed.through:
+            raise TranscriptError("The session file has no conversation.")
         asked = _request(
-            client,
-            transcript,
-            thread_id,
-            through,
-            target=target,
-            request=request,
-            token_cap=token_cap,
+            client, session, followed, target=target, request=request, token_cap=token_cap
         )
         progress("Waiting for the handoff")
         started = time.perf_counter()
@@ -85,7 +90,9 @@ async def transfer(
             result = await client.wait(asked.request_id, WAIT_SECONDS)
         except TimeoutError:
             raise NoWorkerError.after(WAIT_SECONDS) from None
-        return Transfer(result, thread_id, time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        items = await _carried(client, result)
+        return Transfer(session, followed.facts, result, items, seconds)
 
 
 @asynccontextmanager
@@ -107,45 +114,51 @@ async def worker_if_embedded(settings: Settings) -> AsyncIterator[None]:
         await running
 
 
-async def _record(client: HandoffClient, transcript: Transcript) -> tuple[str, int]:
-    """Append the transcript; a session that was rewound since it was recorded becomes a thread anew."""
-    try:
-        through = await client.append(transcript.thread_id, 0, transcript.events)
-    except SequenceConflictError:
-        digest = hashlib.blake2b(b"\n".join(map(encode, transcript.events)), digest_size=6)
-        thread_id = f"{transcript.thread_id}:{digest.hexdigest()}"
-        return thread_id, await client.append(thread_id, 0, transcript.events)
-    return transcript.thread_id, min(through, len(transcript.events))
+async def _carried(client: HandoffClient, result: HandoffResult) -> dict[int, Item]:
+    """Return what a handoff carries, by position."""
+    if not isinstance(result, HandoffReady) or result.thread_id is None:
+        return {}
+    thread_id, redis = result.thread_id, client.services.threads
+    state = await threads.load(redis, thread_id, result.coverage.through)
+    selected = result.coverage.selected
+    refs = [r for r in state.kept if any(s.first <= r.position <= s.last for s in selected)]
+    records = [(state.holder(thread_id, ref.record), ref.record) for ref in refs]
+    events = await log.fetch(redis, records)
+    return {
+        ref.position: event.item
+        for ref, event in zip(refs, events, strict=True)
+        if isinstance(event, ItemRecorded)
+    }
 
 
 def _request(
     client: HandoffClient,
-    transcript: Transcript,
-    thread_id: str,
-    through: int,
+    session: Session,
+    followed: Followed,
     *,
     target: Target,
     request: NewRequest | None,
     token_cap: int | None,
 ) -> HandoffRequest:
     request_id = str(uuid.uuid4())
-    if transcript.limit is not None:
+    limit = followed.facts.limit
+    if limit is not None:
         return ProviderLimitReached(
             request_id=request_id,
             session_id=client.session_id,
-            thread_id=thread_id,
-            through=through,
+            thread_id=session.thread_id,
+            through=followed.through,
             request=request,
             token_cap=token_cap,
             candidates=(target,),
-            conversation_id=transcript.conversation_id,
-            limit=transcript.limit,
+            conversation_id=session.conversation_id,
+            limit=limit,
         )
     return ProviderSwitchRequested(
         request_id=request_id,
         session_id=client.session_id,
-        thread_id=thread_id,
-        through=through,
+        thread_id=session.thread_id,
+        through=followed.through,
         request=request,
         token_cap=token_cap,
         target=target,

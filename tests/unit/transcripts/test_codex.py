@@ -5,11 +5,32 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
+from helpers.rollouts import (
+    EXITED,
+    LATER,
+    LATEST,
+    NOON,
+    PATCH,
+    RECORDED,
+    RUNNING,
+    SENTENCE,
+    USAGE_LIMIT,
+    Rollout,
+    ends,
+    items,
+    of,
+    public,
+    read,
+    said,
+    window,
+    write_everything,
+)
+from helpers.settling import read_settled, settle
 
-from moonfold_handoff.transcripts import Transcript, TranscriptError, codex, read_transcript
+from moonfold_handoff.transcripts import Transcript, TranscriptError, read_transcript
 from moonfold_handoff.transcripts.codex_limits import reset_time
 from moonfold_schemas import codec
 from moonfold_schemas.events import (
@@ -26,7 +47,6 @@ from moonfold_schemas.events import (
     UsageReported,
 )
 from moonfold_schemas.items import (
-    AssistantMessage,
     Attachment,
     AttachmentKind,
     Command,
@@ -34,99 +54,12 @@ from moonfold_schemas.items import (
     FileChange,
     FileChangeKind,
     Interruption,
-    Item,
     ItemStatus,
     Plan,
     Reasoning,
     ToolCall,
     UserMessage,
 )
-
-ROOT = Path(__file__).resolve().parents[3]
-RECORDED = ROOT / "tests/fixtures/codex"
-PUBLIC = ROOT.parent / "shared/fixtures/transcripts/codex"
-T = TypeVar("T")
-SENTENCE = (
-    "You\u2019ve hit your usage limit. Upgrade to Pro (https://chatgpt.com/explore/pro), visit "
-    "https://chatgpt.com/settings/usage to purchase more credits or try again at 5:11 PM."
-)
-USAGE_LIMIT = {"message": SENTENCE, "codex_error_info": "usage_limit_exceeded"}
-NOON = datetime(2026, 11, 30, 12, 0, tzinfo=UTC)
-
-
-class Rollout:
-    """Writes a rollout line by line, a second apart."""
-
-    def __init__(self) -> None:
-        self.records: list[dict[str, Any]] = []
-
-    def add(self, type_: str, **payload: Any) -> None:
-        at = NOON + timedelta(seconds=len(self.records))
-        self.records.append({"timestamp": at.isoformat(), "type": type_, "payload": payload})
-
-    def meta(self, **fields: Any) -> None:
-        known = {"id": "session-1", "cwd": "/home/dev/project", "cli_version": "0.171.0"}
-        self.add("session_meta", **{**known, **fields})
-
-    def context(self, model: str = "gpt-5-codex", **fields: Any) -> None:
-        self.add("turn_context", cwd="/home/dev/project", model=model, **fields)
-
-    def event(self, kind: str, **fields: Any) -> None:
-        self.add("event_msg", type=kind, **fields)
-
-    def item(self, kind: str, **fields: Any) -> None:
-        self.add("response_item", type=kind, **fields)
-
-    def completed(self, kind: str, **fields: Any) -> None:
-        self.event("item_completed", item={"type": kind, **fields})
-
-    def message(self, role: str, *texts: str, **fields: Any) -> None:
-        kind = "output_text" if role == "assistant" else "input_text"
-        self.item(
-            "message", role=role, content=[{"type": kind, "text": t} for t in texts], **fields
-        )
-
-    def user(self, text: str, **fields: Any) -> None:
-        self.message("user", text)
-        self.event("user_message", message=text, **fields)
-
-    def assistant(self, text: str, **fields: Any) -> None:
-        self.event("agent_message", message=text, **fields)
-        self.message("assistant", text, **fields)
-
-    def call(self, name: str, arguments: Any, call: str = "call-1", **fields: Any) -> None:
-        given = arguments if isinstance(arguments, str) else json.dumps(arguments)
-        self.item("function_call", name=name, arguments=given, call_id=call, **fields)
-
-    def output(self, output: Any, call: str = "call-1") -> None:
-        self.item("function_call_output", call_id=call, output=output)
-
-    def start(self, turn: str = "turn-1", **fields: Any) -> None:
-        self.event("task_started", turn_id=turn, **fields)
-
-    def end(self, turn: str = "turn-1", **fields: Any) -> None:
-        self.event("task_complete", turn_id=turn, **{"last_agent_message": None, **fields})
-
-    def rates(self, rate_limits: Any, info: Any = None) -> None:
-        self.event("token_count", info=info, rate_limits=rate_limits)
-
-    def usage(self, total: int, window: int | None = 258_400, **info: Any) -> None:
-        counts = {"input_tokens": total - 20, "output_tokens": 20, "total_tokens": total}
-        known = {
-            "total_token_usage": counts,
-            "last_token_usage": counts,
-            "model_context_window": window,
-        }
-        self.event("token_count", info={**known, **info}, rate_limits=None)
-
-    def lines(self) -> list[bytes]:
-        return [json.dumps(r).encode() + b"\n" for r in self.records]
-
-    def read(self, **options: Any) -> Transcript:
-        transcript = codex.read(self.lines(), **{"zone": UTC, **options})
-        for event in transcript.events:
-            codec.decode_event(codec.encode(event))
-        return transcript
 
 
 @pytest.fixture
@@ -136,31 +69,8 @@ def rollout() -> Rollout:
     return made
 
 
-def items(transcript: Transcript) -> list[Item]:
-    return [e.item for e in transcript.events if isinstance(e, ItemRecorded)]
-
-
-def of(transcript: Transcript, kind: type[T]) -> list[T]:
-    return [x for x in (*transcript.events, *items(transcript)) if isinstance(x, kind)]
-
-
-def said(transcript: Transcript) -> list[str]:
-    return [i.text for i in items(transcript) if isinstance(i, UserMessage | AssistantMessage)]
-
-
-def ends(transcript: Transcript) -> list[TurnStatus]:
-    return [e.status for e in of(transcript, TurnEnded)]
-
-
 def kinds(transcript: Transcript) -> Counter[str]:
     return Counter(type(item).__name__ for item in items(transcript))
-
-
-def public(name: str) -> Path:
-    path = PUBLIC / f"{name}.jsonl"
-    if not path.exists():
-        pytest.skip(f"the public session {name} is not beside this repository")
-    return path
 
 
 # Recorded sessions
@@ -168,12 +78,12 @@ def public(name: str) -> Path:
 
 @pytest.fixture(scope="module")
 def limited() -> Transcript:
-    return read_transcript(RECORDED / "rollout-0.171-usage-limit.jsonl", zone=UTC)
+    return read_settled(RECORDED / "rollout-0.171-usage-limit.jsonl", zone=UTC)
 
 
 @pytest.fixture(scope="module")
 def patched() -> Transcript:
-    return read_transcript(RECORDED / "rollout-0.171-patch-interrupt.jsonl", zone=UTC)
+    return read_settled(RECORDED / "rollout-0.171-patch-interrupt.jsonl", zone=UTC)
 
 
 def test_the_recording_keeps_every_request_to_the_byte(limited: Transcript) -> None:
@@ -207,7 +117,7 @@ def test_the_recording_has_each_item_once(limited: Transcript) -> None:
         ),
     ]
     assert [p.text for p in of(limited, Plan)] == ["[x] run tests\n[~] fix bug"]
-    assert limited.skipped == {}
+    assert limited.facts.skipped == {}
 
 
 def test_the_recording_reports_usage_and_capacity(limited: Transcript) -> None:
@@ -229,7 +139,7 @@ def test_the_recording_ends_at_the_limit(limited: Transcript) -> None:
 
 
 def test_the_other_recording_ends_at_its_limit_too() -> None:
-    transcript = read_transcript(RECORDED / "recorded-0.171-usage-limit.jsonl", zone=UTC)
+    transcript = read_settled(RECORDED / "recorded-0.171-usage-limit.jsonl", zone=UTC)
     assert said(transcript) == [
         "Run the tests please",
         "The command failed with exit code 1.",
@@ -243,13 +153,13 @@ def test_the_other_recording_ends_at_its_limit_too() -> None:
 def test_the_recording_says_whose_it_is(patched: Transcript) -> None:
     thread, conversation = patched.events[:2]
     assert isinstance(thread, ThreadStarted)
-    assert thread.cwd == patched.cwd == "/home/dev/project"
+    assert thread.cwd == patched.facts.cwd == "/home/dev/project"
     assert isinstance(conversation, ConversationStarted)
     assert (conversation.provider, conversation.model) == ("codex", "gpt-5.3-codex")
     assert conversation.conversation_id == patched.session_id == patched.conversation_id
     assert patched.session_id == "01a22c9e-9139-7450-9f6b-c2c3ee7df57b"
     assert patched.thread_id == f"codex:{patched.session_id}"
-    assert patched.version == "0.171.0"
+    assert patched.facts.version == "0.171.0"
 
 
 def test_the_recording_has_its_patches(patched: Transcript) -> None:
@@ -281,7 +191,7 @@ def test_the_recording_has_its_interruption(patched: Transcript) -> None:
     assert (command.command, command.status) == ("sleep 30", ItemStatus.INTERRUPTED)
     assert (command.exit_code, command.output) == (None, "")
     assert patched.limit is None
-    assert patched.skipped == {"output without a call": 1}
+    assert patched.facts.skipped == {"output without a call": 1}
 
 
 @pytest.mark.parametrize("path", sorted(RECORDED.glob("*.jsonl")), ids=lambda path: path.stem)
@@ -311,9 +221,9 @@ def test_the_same_bytes_give_the_same_bytes_and_every_event_is_valid(path: Path)
     ],
 )
 def test_public_sessions_have_each_item_once(name: str, expected: dict[str, int]) -> None:
-    transcript = read_transcript(public(name))
+    transcript = read_settled(public(name))
     assert kinds(transcript) == expected
-    assert transcript.skipped == {}
+    assert transcript.facts.skipped == {}
     ids = [i.item_id for i in items(transcript)]
     assert len(ids) == len(set(ids))
     raw = [codec.encode(e) for e in transcript.events]
@@ -322,7 +232,7 @@ def test_public_sessions_have_each_item_once(name: str, expected: dict[str, int]
 
 def test_a_session_of_0_40_has_its_texts_codes_and_options() -> None:
     path = public("rollout-0.40-a")
-    transcript = read_transcript(path)
+    transcript = read_settled(path)
     payloads = [json.loads(line)["payload"] for line in path.read_text("utf-8").splitlines()]
     typed = [p["message"] for p in payloads if p.get("type") == "user_message"]
     assert [m.text for m in of(transcript, UserMessage)] == typed
@@ -331,17 +241,20 @@ def test_a_session_of_0_40_has_its_texts_codes_and_options() -> None:
     assert [c.exit_code for c in commands] == [2, 1, 0, 1] + [0] * 12
     assert commands[2].command.endswith("&& ls apps/spectora-labs/src/app")
     assert commands[2].output.startswith("(protected)\naccount-inactive\n")
+    # The request stands above the first record that names the model.
     (conversation,) = of(transcript, ConversationStarted)
-    assert conversation.options == {"reasoning_effort": "high"}
-    assert conversation.capacity == 272_000
-    assert not of(transcript, ModelSelected)
-    assert [u.used_tokens for u in of(transcript, UsageReported)][-2:] == [17_863, 16_181]
+    assert (conversation.model, conversation.options) == (None, {})
+    (selected,) = of(transcript, ModelSelected)
+    assert (selected.model, selected.options) == ("gpt-5-codex", {"reasoning_effort": "high"})
+    usage = of(transcript, UsageReported)
+    assert [u.used_tokens for u in usage][-2:] == [17_863, 16_181]
+    assert {u.max_tokens for u in usage} == {272_000}
     assert ends(transcript) == [TurnStatus.COMPLETED, TurnStatus.COMPLETED]
-    assert transcript.version == "0.40.0"
+    assert transcript.facts.version == "0.40.0"
 
 
 def test_a_session_of_0_144_keeps_the_history_before_its_compaction() -> None:
-    transcript = read_transcript(public("rollout-0.144-basic"))
+    transcript = read_settled(public("rollout-0.144-basic"))
     assert said(transcript) == [
         "Remember synthetic migrator nonce BETA-2048.",
         "I will remember the synthetic nonce.",
@@ -451,6 +364,16 @@ def test_the_marks_around_an_image_are_not_words(rollout: Rollout) -> None:
     ]
 
 
+def test_a_file_is_an_attachment_with_its_name(rollout: Rollout) -> None:
+    content = [
+        {"type": "input_text", "text": "read this"},
+        {"type": "input_file", "filename": "plan.pdf", "file_data": "AAAA"},
+    ]
+    rollout.item("message", role="user", content=content)
+    (message,) = of(rollout.read(), UserMessage)
+    assert message.attachments == (Attachment(kind=AttachmentKind.FILE, name="plan.pdf"),)
+
+
 def test_reasoning_is_recorded_once(rollout: Rollout) -> None:
     rollout.event("agent_reasoning", text="**First**")
     rollout.event("agent_reasoning", text="**Second**")
@@ -458,6 +381,15 @@ def test_reasoning_is_recorded_once(rollout: Rollout) -> None:
     rollout.item("reasoning", summary=parts, content=None)
     rollout.completed("Reasoning", id="r", summary_text=["**First**", "**Second**"])
     assert [r.text for r in of(rollout.read(), Reasoning)] == ["**First**\n\n**Second**"]
+
+
+def test_reasoning_is_one_item_also_with_an_answer_between_its_records(rollout: Rollout) -> None:
+    rollout.event("agent_reasoning", text="**First**")
+    rollout.event("agent_message", message="done")
+    rollout.item("reasoning", summary=[{"type": "summary_text", "text": "**First**"}])
+    rollout.message("assistant", "done")
+    rollout.event("agent_reasoning", text="**Second**")
+    assert [r.text for r in of(rollout.read(), Reasoning)] == ["**First**", "**Second**"]
 
 
 def test_reasoning_events_count_where_there_is_nothing_else(rollout: Rollout) -> None:
@@ -490,14 +422,6 @@ def test_a_command_line_is_what_a_person_would_type(
     assert (item.item_id, item.status) == ("call-1", ItemStatus.IN_PROGRESS)
 
 
-EXITED = (
-    "Chunk ID: 1f\nWall time: 0.1 seconds\nProcess exited with code 3\n"
-    "Original token count: 5\nOutput:\nno\nOutput:\nway\n"
-)
-RUNNING = (
-    "Chunk ID: 1f\nWall time: 1 seconds\nProcess running with session ID 7\n"
-    "Original token count: 1\nOutput:\nstill"
-)
 NESTED = "Wall time: 0 seconds\nOutput:\nExit code: 1\nWall time: 0 seconds\nOutput:\nbad"
 LINES = "Exit code: 0\nWall time: 0 seconds\nTotal output lines: 9\nOutput:\nx"
 BLOCKS = [{"type": "input_text", "text": "plain"}, {"type": "input_image"}]
@@ -616,6 +540,66 @@ def test_a_running_command_is_completed_by_what_is_read_of_it_later(rollout: Rol
     assert [t.name for t in of(transcript, ToolCall)] == ["write_stdin"]
 
 
+def test_what_is_read_of_a_running_command_adds_up(rollout: Rollout) -> None:
+    rollout.start()
+    rollout.call("exec_command", {"cmd": "make"})
+    running = "Wall time: 1 seconds\nProcess running with session ID 7\nOutput:\n"
+    rollout.output(f"{running}one\n")
+    for number in (2, 3):
+        rollout.call("write_stdin", {"session_id": 7, "chars": ""}, f"call-{number}")
+        rollout.output(f"{running}part {number}\n", f"call-{number}")
+    transcript = rollout.read()
+    (command,) = of(transcript, Command)
+    assert (command.status, command.output) == (
+        ItemStatus.IN_PROGRESS,
+        "one\npart 2\npart 3\n",
+    )
+    assert [(t.status, t.output) for t in of(transcript, ToolCall)] == [
+        (ItemStatus.COMPLETED, "part 2\n"),
+        (ItemStatus.COMPLETED, "part 3\n"),
+    ]
+
+
+def test_what_is_read_of_a_process_that_nobody_began_is_a_tool_call(rollout: Rollout) -> None:
+    rollout.start()
+    rollout.call("write_stdin", {"session_id": 7})
+    rollout.output(RUNNING)
+    transcript = rollout.read()
+    assert [(t.status, t.output) for t in of(transcript, ToolCall)] == [
+        (ItemStatus.COMPLETED, "still")
+    ]
+    assert not of(transcript, Command)
+
+
+def test_what_is_read_of_a_running_command_is_bounded(rollout: Rollout) -> None:
+    rollout.start()
+    rollout.call("exec_command", {"cmd": "make"})
+    running = "Process running with session ID 7\nOutput:\n"
+    rollout.output(f"{running}begin\n")
+    for number in range(4):
+        rollout.call("write_stdin", {"session_id": 7}, f"write-{number}")
+        rollout.output(f"{running}{'x' * 100_000}\nnumber {number}\n", f"write-{number}")
+    (command,) = of(rollout.read(), Command)
+    assert len(command.output) < 300_000
+    assert command.output.startswith("begin\nxxx")
+    assert "\n[output left out]\n" in command.output
+    assert command.output.endswith("x\nnumber 3\n")
+
+
+def test_of_many_running_commands_the_first_are_given_up(rollout: Rollout) -> None:
+    rollout.start()
+    for number in range(80):
+        rollout.call("exec_command", {"cmd": "serve"}, f"call-{number}")
+        running = f"Process running with session ID {number}\nOutput:\n"
+        rollout.output(running, f"call-{number}")
+    for number in (0, 79):
+        rollout.completed("CommandExecution", id=f"call-{number}", exit_code=0)
+    commands = of(rollout.read(), Command)
+    assert len(commands) == 80
+    assert commands[0].status is ItemStatus.IN_PROGRESS
+    assert commands[-1].status is ItemStatus.COMPLETED
+
+
 def test_a_process_that_runs_on_stays_in_progress_after_a_completed_turn(rollout: Rollout) -> None:
     rollout.start()
     rollout.call("exec_command", {"cmd": "serve"})
@@ -646,21 +630,6 @@ def test_a_local_shell_call_and_the_person_s_own_command_are_commands(rollout: R
 
 # Patches
 
-PATCH = """*** Begin Patch
-*** Add File: new.py
-+one
-+two
-*** Update File: old.py
-@@ def f():
--a
-+b
-*** Update File: from.py
-*** Move to: to.py
-@@
--c
-+d
-*** Delete File: gone.py
-*** End Patch"""
 CHANGES = [
     (
         "/home/dev/project/new.py",
@@ -759,6 +728,18 @@ def test_what_codex_wrote_down_about_a_patch_counts(rollout: Rollout, kind: str)
     assert found[5].diff == "--- /home/dev/project/y.py\n+++ /dev/null\n@@ -1,1 +0,0 @@\n-z\n"
 
 
+def test_a_patch_in_a_script_counts_also_after_the_script(rollout: Rollout) -> None:
+    rollout.start()
+    rollout.call("exec_command", {"cmd": "make patch"})
+    rollout.output(EXITED)
+    changes = {"/home/dev/project/new.py": {"type": "add", "content": "one\ntwo\n"}}
+    rollout.completed("FileChange", id="call-1", changes=changes, status="completed")
+    rollout.completed("FileChange", id="call-1", changes={}, status="completed")
+    transcript = rollout.read()
+    assert [(c.path, c.change, c.diff) for c in of(transcript, FileChange)] == CHANGES[:1]
+    assert [c.exit_code for c in of(transcript, Command)] == [3]
+
+
 @pytest.mark.parametrize(
     ("told", "status"),
     [("completed", "completed"), ("failed", "failed"), ("declined", "interrupted")],
@@ -849,6 +830,17 @@ def test_a_file_that_ends_in_a_turn_leaves_it_open(rollout: Rollout) -> None:
     assert ends(rollout.read()) == []
 
 
+def test_a_turn_that_is_begun_twice_is_one(rollout: Rollout) -> None:
+    rollout.start("turn-1")
+    rollout.user("one")
+    rollout.start("turn-1")
+    rollout.user("two")
+    rollout.end("turn-1")
+    transcript = rollout.read()
+    assert [t.turn_id for t in of(transcript, TurnStarted)] == ["turn-1"]
+    assert ends(transcript) == [TurnStatus.COMPLETED]
+
+
 def test_a_turn_that_never_ended_is_interrupted_by_the_next(rollout: Rollout) -> None:
     rollout.start("turn-1")
     rollout.user("one")
@@ -887,7 +879,7 @@ def test_a_rollback_takes_back_the_last_turns_with_a_request(rollout: Rollout) -
     rollout.start("turn-4")
     rollout.context("gpt-5-codex")
     rollout.user("request 4")
-    transcript = rollout.read()
+    transcript = rollout.read_raw()
     (rolled,) = of(transcript, TurnsRolledBack)
     kept = transcript.events[: rolled.to]
     recorded = [e.item for e in kept if isinstance(e, ItemRecorded)]
@@ -908,10 +900,10 @@ def test_a_rollback_in_an_older_file_ends_the_open_turn_first(rollout: Rollout) 
     rollout.event("thread_rolled_back", num_turns=9)
     rollout.event("thread_rolled_back", num_turns=1)
     rollout.event("thread_rolled_back")
-    transcript = rollout.read()
+    transcript = rollout.read_raw()
     assert [e.to for e in of(transcript, TurnsRolledBack)] == [2]
     assert ends(transcript) == [TurnStatus.COMPLETED, TurnStatus.COMPLETED]
-    assert transcript.skipped == {"malformed record": 1}
+    assert transcript.facts.skipped == {"malformed record": 1}
 
 
 # The conversation
@@ -938,7 +930,7 @@ def test_another_model_or_effort_is_selected(rollout: Rollout) -> None:
         ("gpt-6", {"reasoning_effort": "high"}, 1_000_000),
         ("gpt-6", {"reasoning_effort": "low"}, 1_000_000),
     ]
-    assert transcript.model == "gpt-6"
+    assert transcript.facts.model == "gpt-6"
 
 
 def test_a_window_that_is_named_for_another_model_is_not_the_first_s(rollout: Rollout) -> None:
@@ -1006,8 +998,8 @@ def test_a_fork_is_its_own_session(rollout: Rollout) -> None:
     rollout.meta(id="parent", cwd="/elsewhere", cli_version="0.1.0")
     rollout.user("one")
     transcript = rollout.read()
-    assert (transcript.session_id, transcript.cwd) == ("session-1", "/home/dev/project")
-    assert transcript.version == "0.171.0"
+    assert (transcript.session_id, transcript.facts.cwd) == ("session-1", "/home/dev/project")
+    assert transcript.facts.version == "0.171.0"
 
 
 # Limits
@@ -1020,6 +1012,11 @@ AT_1511 = datetime(2026, 11, 30, 17, 11, tzinfo=UTC)
     [
         (USAGE_LIMIT, "quota", "limited"),
         ({"message": SENTENCE}, "quota", "limited"),
+        (
+            {"message": SENTENCE, "codex_error_info": {"usage_limit_exceeded": {}}},
+            "quota",
+            "limited",
+        ),
         (
             {"message": SENTENCE.replace("\u2019", "'"), "codex_error_info": "other"},
             "quota",
@@ -1115,14 +1112,6 @@ def test_a_normal_answer_clears_the_limit(rollout: Rollout) -> None:
     transcript = rollout.read()
     assert ends(transcript) == [TurnStatus.LIMITED, TurnStatus.COMPLETED]
     assert transcript.limit is None
-
-
-def window(used: float, **fields: Any) -> dict[str, Any]:
-    return {"used_percent": used, "window_minutes": 300, **fields}
-
-
-LATER = NOON + timedelta(hours=5)
-LATEST = NOON + timedelta(days=3)
 
 
 @pytest.mark.parametrize(
@@ -1292,9 +1281,9 @@ def test_lines_and_records_that_say_nothing_are_counted(rollout: Rollout) -> Non
     rollout.records.append({"type": "event_msg", "payload": 3})
     rollout.records.append({"payload": {}})
     lines = [*rollout.lines(), b"[1]\n", b"{broken\n", b"\xff\n", b"\n", b'{"type":"event_m']
-    transcript = codex.read(lines)
+    transcript = settle(read(lines))
     assert said(transcript) == ["one"]
-    assert transcript.skipped == {
+    assert transcript.facts.skipped == {
         "broken line": 2,
         "malformed record": 3,
         "not a record": 1,
@@ -1337,14 +1326,14 @@ def test_files_of_before_the_envelope_are_read() -> None:
             "content": [{"type": "output_text", "text": "hello"}],
         },
     ]
-    transcript = codex.read([json.dumps(d).encode() + b"\n" for d in documents])
+    transcript = settle(read([json.dumps(d).encode() + b"\n" for d in documents]))
     assert transcript.session_id == "old-1"
     assert said(transcript) == ["hi", "hello"]
     assert [(c.command, c.exit_code, c.output) for c in of(transcript, Command)] == [
         ("ls", 0, "a\n")
     ]
     assert ends(transcript) == [TurnStatus.COMPLETED]
-    assert transcript.skipped == {}
+    assert transcript.facts.skipped == {}
 
 
 def test_times_are_the_records_own(rollout: Rollout) -> None:
@@ -1383,29 +1372,7 @@ def everywhere(document: Any) -> Iterator[list[str | int]]:
 @pytest.mark.parametrize("wrong", [None, 7, -1, "x", [], {}, [None], {"type": []}, 1e300, True])
 def test_no_wrong_type_anywhere_is_fatal(wrong: Any) -> None:
     rollout = Rollout()
-    rollout.meta()
-    rollout.start(model_context_window=1000)
-    rollout.context(effort="high", collaboration_mode={"settings": {"reasoning_effort": "low"}})
-    rollout.user("one", images=["data:"], local_images=["a.png"])
-    rollout.item("reasoning", id="r", summary=[{"type": "summary_text", "text": "hm"}])
-    rollout.call("shell", {"command": ["bash", "-lc", "ls"], "workdir": "x"})
-    rollout.event("exec_command_end", call_id="call-1", exit_code=0, stdout="a", cwd="/")
-    rollout.output([{"type": "input_text", "text": "Exit code: 0\nOutput:\n"}])
-    rollout.item("custom_tool_call", name="apply_patch", input=PATCH, call_id="call-2")
-    rollout.completed("FileChange", id="call-3", changes={"a": {"type": "add", "content": "x"}})
-    rollout.completed("CommandExecution", id="call-4", command=["ls"], status="failed", exit_code=1)
-    rollout.completed("AgentMessage", id="m", content=[{"type": "Text", "text": "two"}])
-    rollout.item("local_shell_call", call_id="call-5", action={"command": ["ls"]})
-    rollout.item("web_search_call", action={"query": "q"})
-    rollout.add("token_usage_record", usage={"total_tokens": 5})
-    rollout.rates({"primary": window(100, resets_in_seconds=1), "credits": {"has_credits": False}})
-    rollout.usage(100, window=100)
-    rollout.add("compacted", message="sum", replacement_history=[])
-    info = {"response_too_many_failed_attempts": {"http_status_code": 429}}
-    rollout.event("error", message="no", codex_error_info=info)
-    rollout.end(error=USAGE_LIMIT)
-    rollout.event("thread_rolled_back", num_turns=1)
-    rollout.user("last")
+    write_everything(rollout)
     for number, record in enumerate(rollout.records[:-2]):
         for path in everywhere(record):
             changed = json.loads(json.dumps(record))
@@ -1415,7 +1382,7 @@ def test_no_wrong_type_anywhere_is_fatal(wrong: Any) -> None:
             holder[path[-1]] = wrong
             lines = rollout.lines()
             lines[number] = json.dumps(changed).encode() + b"\n"
-            transcript = codex.read(lines, zone=UTC)
+            transcript = settle(read(lines, zone=UTC))
             assert said(transcript)[-1] == "last"
             for event in transcript.events:
                 codec.decode_event(codec.encode(event))

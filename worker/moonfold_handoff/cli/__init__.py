@@ -13,11 +13,16 @@ from moonfold_handoff.catalogue import CatalogueError
 from moonfold_handoff.cli.demo import demo
 from moonfold_handoff.cli.explain import explain
 from moonfold_handoff.cli.fork import fork
+from moonfold_handoff.cli.going_on import go_on
 from moonfold_handoff.cli.handoff import handoff
 from moonfold_handoff.cli.settings import settings
 from moonfold_handoff.cli.threads import thread, threads
+from moonfold_handoff.cli.watch import watch
 from moonfold_handoff.cli.worker import worker
+from moonfold_handoff.delivery.programs import NotStartedError
 from moonfold_handoff.embedded import EmbeddedServerError
+from moonfold_handoff.errors import HandoffError
+from moonfold_handoff.following import FollowError
 from moonfold_handoff.settings import Settings
 from moonfold_handoff.store.connection import InvalidRedisUrlError, RedisError
 from moonfold_handoff.store.log import AppendError
@@ -29,8 +34,11 @@ EXPECTED = (
     AppendError,
     CatalogueError,
     EmbeddedServerError,
+    FollowError,
+    HandoffError,
     InvalidRedisUrlError,
     NoWorkerError,
+    NotStartedError,
     TranscriptError,
     WireError,
 )
@@ -76,5 +84,5 @@ def main(ctx: click.Context) -> None:
     ctx.obj = read
 
 
-for command in (demo, explain, fork, handoff, settings, thread, threads, worker):
+for command in (demo, explain, fork, go_on, handoff, settings, thread, threads, watch, worker):
     main.add_command(command)

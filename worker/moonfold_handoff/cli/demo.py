@@ -10,7 +10,7 @@ import click
 from moonfold_handoff.cli import show
 from moonfold_handoff.cli.handoff import MOST, exit_unless_ready
 from moonfold_handoff.settings import Settings
-from moonfold_handoff.transcripts import read_transcript
+from moonfold_handoff.transcripts import sessions_in
 from moonfold_handoff.transfer import transfer
 from moonfold_schemas import NewRequest, Target
 from moonfold_schemas.results import HandoffReady
@@ -30,20 +30,19 @@ def demo(settings: Settings, cap: int | None) -> None:
     Claude Code 2.1 until a usage limit stopped it.
     """
     with resources.as_file(resources.files("moonfold_handoff.demo") / RECORDING) as path:
-        transcript = read_transcript(path)
-    target = Target(provider="codex", version=CODEX_VERSION)
-    with show.progress("Starting the server and a worker") as progress:
-        outcome = asyncio.run(
-            transfer(
-                settings,
-                transcript,
-                target,
-                request=NewRequest(text=NEXT_REQUEST),
-                token_cap=cap,
-                progress=progress,
+        target = Target(provider="codex", version=CODEX_VERSION)
+        with show.progress("Starting the server and a worker") as progress:
+            outcome = asyncio.run(
+                transfer(
+                    settings,
+                    sessions_in(path)[0],
+                    target,
+                    request=NewRequest(text=NEXT_REQUEST),
+                    token_cap=cap,
+                    progress=progress,
+                )
             )
-        )
     if isinstance(outcome.result, HandoffReady):
-        show.ready(transcript, outcome, outcome.result)
+        show.ready(outcome, outcome.result)
         show.next_steps()
     exit_unless_ready(outcome)

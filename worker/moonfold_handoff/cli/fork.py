@@ -9,8 +9,9 @@ from collections.abc import Callable
 import click
 
 from moonfold_handoff.cli import show
-from moonfold_handoff.cli.handoff import MOST, PROGRAMS
+from moonfold_handoff.cli.handoff import MOST
 from moonfold_handoff.client import HandoffClient
+from moonfold_handoff.delivery.programs import PROGRAMS
 from moonfold_handoff.settings import Settings
 from moonfold_handoff.transfer import WAIT_SECONDS, NoWorkerError, worker_if_embedded
 from moonfold_schemas import HandoffResult, NewRequest, Target, encode

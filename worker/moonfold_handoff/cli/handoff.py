@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import click
 
 from moonfold_handoff.cli import show
+from moonfold_handoff.delivery.programs import PROGRAMS
 from moonfold_handoff.settings import Settings
-from moonfold_handoff.transcripts import read_transcript
+from moonfold_handoff.transcripts import sessions_in
 from moonfold_handoff.transfer import Transfer, transfer
 from moonfold_schemas import NewRequest, Target, encode
 from moonfold_schemas.results import HandoffFailed, HandoffReady
 
-PROGRAMS = {
-    "codex": "codex",
-    "claude-code": "claude",
-    "gemini-cli": "gemini",
-    "opencode": "opencode",
-}
-"""Providers a conversation can go to, and the program that runs each."""
-
 MOST = 1_000_000_000  # tokens that a figure on the command line may name
-VERSION_SECONDS = 5  # an agent that does not tell its version in this time is taken as unknown
 
 
 @click.command()
-@click.argument("session", type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.argument(
+    "file", metavar="SESSION", type=click.Path(path_type=Path, exists=True, dir_okay=False)
+)
 @click.option("--to", "provider", type=click.Choice(list(PROGRAMS)), required=True)
 @click.option("--request", "text", help="What you want next; it stays separate from the history.")
 @click.option("--cap", type=click.IntRange(1, MOST), help="Most tokens of history (1,024-64,000).")
@@ -43,7 +35,7 @@ VERSION_SECONDS = 5  # an agent that does not tell its version in this time is t
 def handoff(
     settings: Settings,
     *,
-    session: Path,
+    file: Path,
     provider: str,
     text: str | None,
     cap: int | None,
@@ -61,18 +53,18 @@ def handoff(
     """
     if as_json and as_text:
         raise click.UsageError("--json and --text exclude each other.")
-    transcript = read_transcript(session)
+    session = sessions_in(file)[0]
     target = Target(
         provider=provider,
         model=model,
         capacity=capacity,
-        version=agent_version or _installed_version(provider),
+        version=agent_version or PROGRAMS[provider].version(),
     )
     with show.progress("Reading the session") as progress:
         outcome = asyncio.run(
             transfer(
                 settings,
-                transcript,
+                session,
                 target,
                 request=None if text is None else NewRequest(text=text),
                 token_cap=cap,
@@ -85,7 +77,7 @@ def handoff(
     elif as_text and isinstance(result, HandoffReady):
         click.echo(result.text.encode())  # UTF-8 whatever the terminal: another program reads it
     elif isinstance(result, HandoffReady):
-        show.ready(transcript, outcome, result)
+        show.ready(outcome, result)
     exit_unless_ready(outcome, silent=as_json)
 
 
@@ -98,23 +90,3 @@ def exit_unless_ready(outcome: Transfer, *, silent: bool = False) -> None:
         code = outcome.result.code if isinstance(outcome.result, HandoffFailed) else "waiting"
         click.echo(f"Error: {message} ({code})", err=True)
     sys.exit(1)
-
-
-def _installed_version(provider: str) -> str | None:
-    """Ask the installed agent for its version; whether it takes native items depends on it (R5)."""
-    program = shutil.which(PROGRAMS[provider])
-    if program is None:
-        return None
-    try:
-        answer = subprocess.run(  # noqa: S603 - the agent that the person chose, found on their PATH
-            [program, "--version"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=VERSION_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return answer.stdout.strip()[:100] or None

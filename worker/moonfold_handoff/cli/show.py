@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from moonfold_handoff.context.portable import body, kind_of, label
+from moonfold_handoff.context.portable import body, label
 from moonfold_handoff.context.preamble import cite
-from moonfold_handoff.transcripts import Transcript
 from moonfold_handoff.transfer import Transfer
-from moonfold_schemas.events import ItemRecorded
 from moonfold_schemas.items import Item
 from moonfold_schemas.results import (
     Budget,
@@ -21,7 +19,6 @@ from moonfold_schemas.results import (
     Delivery,
     HandoffPrepared,
     HandoffReady,
-    PositionRange,
 )
 
 PREVIEW = 72  # characters of an item shown
@@ -41,23 +38,23 @@ def progress(message: str) -> Iterator[Callable[[str], None]]:
         yield status.update
 
 
-def ready(transcript: Transcript, outcome: Transfer, result: HandoffReady) -> None:
+def ready(outcome: Transfer, result: HandoffReady) -> None:
     """Show what travelled, what was left out, why it is this much, and how long it took."""
     console = Console()
+    provider, limit = outcome.session.provider, outcome.facts.limit
     console.print(
-        f"[bold]{transcript.provider} → {result.target.provider}[/bold], "
+        f"[bold]{provider} → {result.target.provider}[/bold], "
         f"{_DELIVERIES[result.delivery]}, ready {outcome.seconds * 1000:.1f} ms after the request"
     )
-    if transcript.limit is not None:
-        resets = transcript.limit.resets_at
-        clock = f", until {resets:%Y-%m-%d %H:%M} UTC" if resets else ""
-        console.print(f"{transcript.provider} is at its limit ({transcript.limit.kind}{clock})")
-    for reason, count in transcript.skipped.items():
+    if limit is not None:
+        clock = f", until {limit.resets_at:%Y-%m-%d %H:%M} UTC" if limit.resets_at else ""
+        console.print(f"{provider} is at its limit ({limit.kind}{clock})")
+    for reason, count in outcome.facts.skipped.items():
         console.print(f"[yellow]Skipped {count}: {reason}[/yellow]")
     console.print()
-    console.print(_travelled(transcript, result.coverage))
+    console.print(_travelled(outcome.items, result.coverage))
     console.print()
-    console.print(_left_out(transcript, result.coverage))
+    console.print(_left_out(result.coverage))
     console.print()
     console.print(budget_table(result.budget))
 
@@ -93,15 +90,13 @@ def next_steps() -> None:
     console.print(table)
 
 
-def _travelled(transcript: Transcript, coverage: Coverage) -> Table:
+def _travelled(items: Mapping[int, Item], coverage: Coverage) -> Table:
     table = Table(title="What travels", title_justify="left", box=None, pad_edge=False, expand=True)
     table.add_column("#", justify="right", style="dim", no_wrap=True)
     table.add_column("from", style="cyan", no_wrap=True)
     table.add_column("bytes", justify="right", no_wrap=True)
     table.add_column("begins", no_wrap=True, overflow="ellipsis", ratio=1)
-    for position, item in _items(transcript).items():
-        if not _within(position, coverage.selected):
-            continue
+    for position, item in items.items():
         text = body(item)
         note = ", abridged" if position in coverage.abridged else ""
         table.add_row(
@@ -113,18 +108,14 @@ def _travelled(transcript: Transcript, coverage: Coverage) -> Table:
     return table
 
 
-def _left_out(transcript: Transcript, coverage: Coverage) -> str:
-    never = sum(
-        isinstance(event, ItemRecorded) and kind_of(event.item) is None
-        for event in transcript.events
-    )
+def _left_out(coverage: Coverage) -> str:
     ranges = ", ".join(map(cite, coverage.omitted))
     omitted = (
         f"{coverage.omitted_items} of {coverage.omitted_items + coverage.selected_items} items"
     )
     return (
         f"[bold]Left out[/bold]  {omitted}{': ' + ranges if ranges else ''}; "
-        f"{len(coverage.abridged)} abridged. Never travels: {never} items of reasoning and other tools."
+        f"{len(coverage.abridged)} abridged. Reasoning and other tools' calls never travel."
     )
 
 
@@ -153,21 +144,7 @@ def budget_table(budget: Budget) -> Table:
     return table
 
 
-def _items(transcript: Transcript) -> dict[int, Item]:
-    """Return the items that can travel by position: the sequence of their first record."""
-    positions: dict[str, int] = {}
-    items: dict[int, Item] = {}
-    for sequence, event in enumerate(transcript.events, start=1):
-        if isinstance(event, ItemRecorded) and kind_of(event.item) is not None:
-            items[positions.setdefault(event.item.item_id, sequence)] = event.item
-    return items
-
-
 def preview(text: str) -> str:
     """Return how a text begins, on one line and without what a terminal would obey."""
     begins = " ".join(text[: 4 * PREVIEW].split())[:PREVIEW]
     return "".join(character if character.isprintable() else "�" for character in begins)
-
-
-def _within(position: int, ranges: tuple[PositionRange, ...]) -> bool:
-    return any(span.first <= position <= span.last for span in ranges)

@@ -127,7 +127,7 @@ def _windows(rates: dict[str, Any], now: datetime | None) -> Iterator[QuotaWindo
         flat = number(rates.get(f"{name}_used_percent"))
         minutes = _first(details, "window_minutes", "windowDurationMins")
         yield window(
-            name if id_ in {"", _OWN} else f"{id_}-{name}",
+            name if id_ in {"", _OWN} else f"{id_}.{name}",
             flat if used is None else used,
             resets_at=_resets_at(details, now),
             minutes=number(rates.get(f"{name}_window_minutes")) if minutes is None else minutes,

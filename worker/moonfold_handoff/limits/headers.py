@@ -165,7 +165,7 @@ def _codex(headers: Headers, now: datetime | None) -> Iterator[QuotaWindow | Non
             resets_at = _epoch(headers, start + "reset-at")
             if resets_at is None:
                 resets_at = after(now, _number(headers.get(start + "reset-after-seconds")))
-            name = match["window"] if chosen == _CODEX else f"{chosen}-{match['window']}"
+            name = match["window"] if chosen == _CODEX else f"{chosen}.{match['window']}"
             yield window(
                 name,
                 _number(headers[match[0]]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,6 +10,7 @@ from moonfold_schemas.events import QuotaWindow
 
 USED_UP = 100.0  # percent
 
+_LARGEST = 1e6  # percent; a greater number is no share of anything
 _MAX_WINDOWS = 32
 _NAME_LENGTH = 100
 _MAX_MINUTES = 2**53 - 1
@@ -56,12 +56,12 @@ def window(
         resets_at: When it opens again.
         minutes: How long it is.
     """
-    if used_percent is None or not math.isfinite(used_percent):
+    if used_percent is None or not 0 <= used_percent <= _LARGEST:
         return None
     length = int(minutes) if minutes is not None and 0 < minutes <= _MAX_MINUTES else None
     return QuotaWindow(
-        name=name[:_NAME_LENGTH],
-        used_percent=max(0.0, used_percent),
+        name=name[-_NAME_LENGTH:],
+        used_percent=used_percent,
         resets_at=resets_at,
         minutes=length,
     )

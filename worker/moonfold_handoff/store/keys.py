@@ -27,6 +27,11 @@ def state(thread_id: str) -> str:
     return f"moonfold:{{{thread_id}}}:state"
 
 
+def source(thread_id: str) -> str:
+    """Return the key of how far the session file of a thread was read."""
+    return f"moonfold:{{{thread_id}}}:source"
+
+
 def result(request_id: str) -> str:
     """Return the key of a request's result."""
     return f"moonfold:result:{request_id}"

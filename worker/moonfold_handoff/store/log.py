@@ -146,6 +146,12 @@ async def read(
         yield entries
 
 
+async def raw(redis: Redis, thread_id: str, *, after: int, count: int) -> list[bytes]:
+    """Return the bytes of the next `count` events after sequence `after`, as they were appended."""
+    page = await redis.xrange(keys.log(thread_id), min=f"({after}-0", count=count)
+    return [fields.get(b"e", b"") for _, fields in page]
+
+
 async def first(redis: Redis, thread_id: str) -> int:
     """Return the first sequence of a log, which for a fork is one after its parent's; 0 if none."""
     head = await redis.xrange(keys.log(thread_id), count=1)

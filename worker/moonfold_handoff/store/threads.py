@@ -213,13 +213,14 @@ async def _rebuild(
         voided_later: what forks below it rolled back.
     """
     origin = await _origin(redis, thread_id, depth)
+    point = min(through, origin.before)  # a fork can be forked before it begins
     voided = list(voided_later)
     async for entries in log.read(redis, thread_id, after=origin.before, through=through):
         voided.extend(rollbacks(entries))
     if origin.parent_id is None or all(first > origin.before for first, _ in voided):
-        state = await _inherited(redis, origin, origin.before, depth)
+        state = await _inherited(redis, origin, point, depth)
     else:
-        parent = await _rebuild(redis, origin.parent_id, origin.before, depth + 1, voided)
+        parent = await _rebuild(redis, origin.parent_id, point, depth + 1, voided)
         state = adopt(parent, origin.parent_id)
     async for entries in log.read(redis, thread_id, after=origin.before, through=through):
         state = fold(state, surviving(entries, voided))

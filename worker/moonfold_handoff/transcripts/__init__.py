@@ -2,55 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import tzinfo
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from moonfold_handoff.transcripts import claude_code, codex
-from moonfold_handoff.transcripts.base import Transcript, TranscriptError
+from moonfold_handoff.transcripts.base import (
+    Agent,
+    Session,
+    Step,
+    Transcript,
+    TranscriptError,
+)
+from moonfold_schemas.events import ItemRecorded, ThreadEvent
 
-__all__ = ["Transcript", "TranscriptError", "read_transcript"]
+__all__ = [
+    "AGENTS",
+    "Agent",
+    "Session",
+    "Step",
+    "Transcript",
+    "TranscriptError",
+    "read_transcript",
+    "sessions_in",
+]
+
+AGENTS: tuple[Agent, ...] = (claude_code.AGENT, codex.AGENT)
+"""Every agent whose sessions can be read."""
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
-_IMPORTERS: tuple[tuple[Callable[[Any], bool], Callable[..., Transcript]], ...] = (
-    (claude_code.recognises, claude_code.read),
-    (codex.recognises, codex.read),
-)
+
+
+def sessions_in(path: Path) -> list[Session]:
+    """Return the sessions in a file, whatever its format, the one that changed last first.
+
+    Raises:
+        TranscriptError: The file cannot be read, is empty, or is no known agent's.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(4096)
+        if not head.strip():
+            raise TranscriptError("The session file is empty.")
+        if head.startswith(_ZSTD):
+            raise TranscriptError("The session file is compressed; unpack it with zstd -d first.")
+        for agent in AGENTS:
+            if sessions := list(agent.sessions(path)):
+                return sessions
+    except OSError as error:
+        raise TranscriptError(f"Cannot read the session file: {error.strerror}.") from None
+    known = ", ".join(agent.title for agent in AGENTS)
+    raise TranscriptError(f"The file is not a session of a known agent ({known}).")
 
 
 def read_transcript(path: str | Path, *, zone: tzinfo | None = None) -> Transcript:
-    """Read an agent's session file, whatever its format.
+    """Read an agent's session to its end, whatever its format.
 
     Args:
-        path: The session file.
+        path: The session file; of one that holds several, the session that changed last is read.
         zone: Zone of a limit notice that names none; None is the machine's.
 
     Raises:
         TranscriptError: The file cannot be read, its format is unknown, or it has no conversation.
     """
-    path = Path(path)
-    try:
-        with path.open("rb") as file:
-            lines = list(file)
-    except OSError as error:
-        raise TranscriptError(f"Cannot read the session file: {error.strerror}.") from None
-    if not any(line.strip() for line in lines):
-        raise TranscriptError("The session file is empty.")
-    if lines[0].startswith(_ZSTD):
-        raise TranscriptError("The session file is compressed; unpack it with zstd -d first.")
-    importer = next((i for line in lines if (i := _importer_of(line)) is not None), None)
-    if importer is None:
-        raise TranscriptError("The file is not a session of a known agent (Claude Code, Codex).")
-    return importer(lines, session_id=path.stem, zone=zone)
-
-
-def _importer_of(line: bytes) -> Callable[..., Transcript] | None:
-    """Return the importer of the agent that wrote a line, if the line shows which."""
-    try:
-        document = msgspec.json.decode(line.removeprefix(b"\xef\xbb\xbf"))
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
-    return next((read for recognises, read in _IMPORTERS if recognises(document)), None)
+    session = sessions_in(Path(path))[0]
+    events: list[ThreadEvent] = []
+    step: Step | None = None
+    for step in session.steps(zone=zone):
+        if step.anew:
+            events = []
+        events.extend(step.events)
+    last_words = session.last_words(step.cursor) if step is not None else ()
+    events.extend(last_words)
+    if step is None or not any(isinstance(event, ItemRecorded) for event in events):
+        raise TranscriptError("The session file has no conversation.")
+    facts = step.facts.at_the_end(last_words, len(events))
+    if step.rest:
+        facts = facts.also_skipped("partial last line")
+    return Transcript(session, tuple(events), facts)

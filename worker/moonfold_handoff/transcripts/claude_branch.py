@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from moonfold_handoff.transcripts.claude_records import CONVERSATION, TOOL_USES, Record
+from moonfold_handoff.transcripts.claude_links import begins, talks
+from moonfold_handoff.transcripts.claude_records import TOOL_USES, Record
 from moonfold_handoff.transcripts.lines import string
 
 
-def active_branch(records: Sequence[Record]) -> list[Record]:
-    """Return the records of the active branch, oldest first.
+def active_branch(records: Sequence[Record]) -> dict[int, tuple[int, int]]:
+    """Return the lines of the active branch, each with what they are sorted by.
 
-    The branch is walked upwards from the last leaf. A strict walk loses the siblings of parallel tool
-    calls, so the other lines of its messages and the results of its tool calls are added. A file
-    without links between its records is one branch.
+    They follow the file, except where it has a child before its parent. The branch is walked upwards
+    from the last leaf. A strict walk loses the siblings of parallel tool calls, so the other lines of its
+    messages and the results of its tool calls are added. A file without links between its records is one
+    branch.
     """
     main = _without_repeats([r for r in records if not r.sidechain])
     by_uuid = {r.uuid: r for r in main if r.uuid}
     if not any(_parent(r, by_uuid) for r in main):
-        return main
+        return {r.line: (r.line, 0) for r in main}
     chain = _walk(main, by_uuid)
     order = _file_order(chain)
     for record in _siblings(main, chain):
         order.setdefault(record.line, (record.line, 0))
-    return sorted((r for r in main if r.line in order), key=lambda r: order[r.line])
+    return order
 
 
 def _without_repeats(records: list[Record]) -> list[Record]:
@@ -40,11 +42,6 @@ def _without_repeats(records: list[Record]) -> list[Record]:
     return kept
 
 
-def _counts(record: Record) -> bool:
-    """Tell whether a record says something about the conversation."""
-    return record.type in CONVERSATION or record.is_boundary or record.queued is not None
-
-
 def _parent(record: Record, by_uuid: dict[str, Record]) -> Record | None:
     """Return the record's parent if the file has it; across a compaction, the logical one."""
     for name in ("parentUuid", "logicalParentUuid"):
@@ -52,16 +49,6 @@ def _parent(record: Record, by_uuid: dict[str, Record]) -> Record | None:
         if uuid and (parent := by_uuid.get(uuid)) and parent is not record:
             return parent
     return None
-
-
-def _begins(record: Record) -> bool:
-    """Tell whether a record without a parent is a first message, and no broken chain.
-
-    A person who rewinds to the very first message leaves two of them in the file.
-    """
-    if record.type != "user" or record.data.get("parentUuid") is not None:
-        return False
-    return not any(block["type"] == "tool_result" for block in record.blocks)
 
 
 def _walk(main: list[Record], by_uuid: dict[str, Record]) -> list[Record]:
@@ -75,20 +62,20 @@ def _walk(main: list[Record], by_uuid: dict[str, Record]) -> list[Record]:
         parent = _parent(current, by_uuid)
         if parent is not None and parent.line not in visited:
             current = parent
-        elif parent is None and _begins(current):
+        elif parent is None and begins(current):
             current = None
         else:
             # The parent is lost (a broken line, a cycle): going on with what was written before it
             # can take in an abandoned answer, which costs less than losing the whole history.
             earlier = (main[i] for i in range(place[current.line] - 1, -1, -1))
-            current = next((r for r in earlier if _counts(r) and r.line not in visited), None)
+            current = next((r for r in earlier if talks(r) and r.line not in visited), None)
     chain.reverse()
     return chain
 
 
 def _leaf(main: list[Record], by_uuid: dict[str, Record]) -> Record:
     """Return the last record of the conversation that has nothing of the conversation below it."""
-    talk = [r for r in main if _counts(r)]
+    talk = [r for r in main if talks(r)]
     above: set[int] = set()
     for record in talk:
         parent = _parent(record, by_uuid)
@@ -112,7 +99,7 @@ def _siblings(main: list[Record], chain: list[Record]) -> list[Record]:
     messages = {key for r in chain if (key := r.message_key)}
     said = [r for r in main if r.message_key in messages]
     calls = {b["id"] for r in (*chain, *said) for b in r.blocks if b["type"] in TOOL_USES}
-    unlinked = [r for r in main if r.uuid is None and _counts(r)]
+    unlinked = [r for r in main if r.uuid is None and talks(r)]
     return said + unlinked + [r for r in main if r.type == "user" and _answers(r, calls)]
 
 

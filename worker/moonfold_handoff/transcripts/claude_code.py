@@ -1,30 +1,43 @@
-"""Claude Code's session files (`~/.claude/projects/<directory>/<session>.jsonl`) to thread events."""
+"""Claude Code's session files (`~/.claude/projects/<directory>/<session>.jsonl`) to thread events.
+
+Abandoned branches, subagents and the harness's own messages are left out.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, tzinfo
+from pathlib import Path
 from typing import Any
 
-from moonfold_handoff.transcripts.base import STOPS, Transcript, TranscriptError, safe_id
+import msgspec
+
+from moonfold_handoff.transcripts.base import STOPS, Facts
 from moonfold_handoff.transcripts.claude_branch import active_branch
 from moonfold_handoff.transcripts.claude_human import (
     human_message,
     is_interruption,
     is_of_the_harness,
 )
-from moonfold_handoff.transcripts.claude_items import results_of, tool_item
+from moonfold_handoff.transcripts.claude_items import Result, results_of, tool_item
 from moonfold_handoff.transcripts.claude_limits import recognise
+from moonfold_handoff.transcripts.claude_links import Links, talks
 from moonfold_handoff.transcripts.claude_records import (
     CONVERSATION,
     TOOL_USES,
     Record,
     parse_content,
-    parse_lines,
+    parse_record,
 )
-from moonfold_handoff.transcripts.event_list import EventList
-from moonfold_handoff.transcripts.lines import Json, string, tokens
+from moonfold_handoff.transcripts.journal import Journal
+from moonfold_handoff.transcripts.json_lines import (
+    JsonLinesAgent,
+    Order,
+    Reader,
+    StartOverError,
+)
+from moonfold_handoff.transcripts.lines import Json, decode, string, to_json, tokens
 from moonfold_schemas.events import (
     ConversationCompacted,
     ConversationStarted,
@@ -48,7 +61,9 @@ from moonfold_schemas.items import (
 
 PROVIDER = "claude-code"
 
+_UUID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}", re.IGNORECASE)
 _SYNTHETIC = "<synthetic>"
+_THOUGHTS = frozenset({"thinking", "redacted_thinking"})
 _USAGE = (
     "input_tokens",
     "cache_creation_input_tokens",
@@ -57,84 +72,97 @@ _USAGE = (
 )
 
 
-def recognises(document: Any) -> bool:
-    """Tell whether a JSON document is a conversation record of Claude Code."""
-    if not isinstance(document, dict) or string(document.get("type")) not in CONVERSATION:
-        return False
-    return isinstance(document.get("message"), dict) or "parentUuid" in document
+class _Call(msgspec.Struct):
+    """A tool call without a result; `block` is its JSON, since it may hold any number."""
 
+    block: str
+    item_id: str
+    turn_id: str
+    cwd: str | None
+    interrupted: bool = False
 
-def read(
-    lines: Iterable[bytes], *, session_id: str | None = None, zone: tzinfo | None = None
-) -> Transcript:
-    """Read a session file.
-
-    The same bytes give the same events. Broken lines and unknown records are skipped and counted;
-    abandoned branches, subagents and the harness's own messages are left out.
-
-    Args:
-        lines: The file's lines.
-        session_id: Names the session where its records do not, as the file name does.
-        zone: Zone of a limit notice that names none; None is the machine's.
-
-    Raises:
-        TranscriptError: There is no conversation in the file.
-    """
-    records, skipped = parse_lines(lines)
-    if not any(r.type in CONVERSATION and r.message and not r.sidechain for r in records):
-        raise TranscriptError("The session file has no conversation.")
-    branch = active_branch(records)
-    session = next((s for r in reversed(branch) if (s := _field(r, "sessionId"))), None)
-    session = session or session_id or branch[0].name
-    reader = _Reader(branch, safe_id(session), zone)
-    for record in branch:
-        reader.take(record)
-    reader.finish()
-    return Transcript(
-        provider=PROVIDER,
-        session_id=session,
-        thread_id=safe_id(f"{PROVIDER}:{session}"),
-        conversation_id=safe_id(session),
-        cwd=reader.cwd,
-        model=reader.model,
-        version=next((v for r in reversed(branch) if (v := _field(r, "version"))), None),
-        events=tuple(reader.list.events),
-        limit=reader.limit,
-        skipped=skipped,
-    )
-
-
-class _Reader:
-    """Turns the records of one branch into events, in one pass."""
-
-    def __init__(self, branch: list[Record], conversation_id: str, zone: tzinfo | None) -> None:
-        self.list = EventList()
-        self.limit: Limit | None = None
-        self.cwd = next((c for r in branch if (c := _field(r, "cwd"))), None)
-        self.model = next((r.model for r in branch if _is_answer(r) and r.model), None)
-        self._conversation_id = conversation_id
-        self._zone = zone
-        self._results = results_of(branch)
-        self._usage_at = _usage_by_line(branch)
-        self._turn = ""  # empty: no turn is open
-        self._outcome: TurnStatus | None = None  # None: the agent still has something to do
-        self._turn_limit: Limit | None = None
-        self._pending: list[int] = []  # places of the turn's tool calls without a result
-        self._cut: list[int] = []  # places of texts that an interruption would have cut short
-        self._time: datetime | None = next((r.time for r in branch if r.time), None)
-        self.list.add(ThreadStarted(time=self._time, cwd=self.cwd))
-        self.list.add(
-            ConversationStarted(
-                time=self._time,
-                conversation_id=conversation_id,
-                provider=PROVIDER,
-                model=self.model,
-                capacity=_capacity(self.model),
-            )
+    def item(self, result: Result | None) -> Item:
+        """Return the call's item; without a result it is in progress."""
+        return tool_item(
+            decode(self.block.encode()),
+            result,
+            item_id=self.item_id,
+            turn_id=self.turn_id,
+            cwd=self.cwd,
         )
 
-    def take(self, record: Record) -> None:
-        """Add what one record tells."""
+    def interrupt(self, journal: Journal, time: datetime | None) -> None:
+        """Record the call as interrupted, once; its result may come yet."""
+        if not self.interrupted:
+            journal.interrupt(self.item(None), time)
+        self.interrupted = True
+
+
+class ClaudeReader(Reader):
+    """Turns records into events.
+
+    Attributes:
+        turn: The open turn; empty where none is. It stays open after its end, until a person asks anew:
+            a hook, or a background task, can make the agent go on.
+        outcome: How the turn ended; None: the agent still has something to do.
+        calls: Tool calls without a result, by their id.
+        cut: Texts that an interruption would have cut short.
+        usage: The message whose usage was reported last, and the usage.
+        links: The end of the chain of records.
+    """
+
+    cwd: str | None = None
+    model: str | None = None
+    version: str | None = None
+    limit: Limit | None = None
+    limited_at: int = 0
+    turn: str = ""
+    outcome: TurnStatus | None = None
+    turn_limit: Limit | None = None
+    calls: dict[str, _Call] = msgspec.field(default_factory=dict)
+    cut: list[AssistantMessage] = msgspec.field(default_factory=list)
+    usage: tuple[str, int] | None = None
+    time: datetime | None = None
+    links: Links = msgspec.field(default_factory=Links)
+
+    def take(self, number: int, document: Any, zone: tzinfo | None) -> None:
+        """Add what one record tells; broken chains and abandoned branches need a survey."""
+        record = parse_record(number, document, self.skipped)
+        if record is None or record.sidechain or self.links.repeats(record):
+            return
+        if talks(record) and not self.links.extends(record):
+            raise StartOverError
+        self.links.add(record)
+        self._add(record, zone)
+
+    def take_in_order(
+        self, number: int, document: Any, zone: tzinfo | None, *, counts: bool
+    ) -> None:
+        """Add what one record tells, if it is on the active branch."""
+        record = parse_record(number, document, self.skipped)
+        if record is None or record.sidechain:
+            return
+        if counts:
+            self.links.add(record)
+            self._add(record, zone)
+        elif not talks(record) and self.links.hangs_on(record):
+            self.links.add(record)
+
+    def facts(self) -> Facts:
+        """Return what is known by now."""
+        return Facts(
+            cwd=self.cwd,
+            model=self.model,
+            version=self.version,
+            limit=self.limit,
+            limited_at=self.limited_at if self.limit else 0,
+            skipped=dict(sorted(self.skipped.items())),
+        )
+
+    def _add(self, record: Record, zone: tzinfo | None) -> None:
+        self.cwd = self.cwd or _field(record, "cwd")
+        self.version = _field(record, "version") or self.version
+        self.time = record.time or self.time
         if record.is_boundary:
             self._compacted(record)
         elif record.queued is not None:
@@ -144,21 +172,32 @@ class _Reader:
         elif _is_answer(record):
             self._answer(record)
         elif _is_error(record):
-            self._error(record)
-        if record.type in CONVERSATION:
-            self._time = record.time or self._time
+            self._error(record, zone)
 
-    def finish(self) -> None:
-        """End the last turn, unless the file ends in the middle of it."""
-        if self._outcome is not None:
-            self._end_turn(self._outcome)
+    def _begin(self, record: Record) -> None:
+        """Begin the thread, before the first event."""
+        if self.journal.count:
+            return
+        self.journal.add(ThreadStarted(time=record.time, cwd=self.cwd))
+        self.journal.add(
+            ConversationStarted(
+                time=record.time,
+                conversation_id=self.conversation_id,
+                provider=PROVIDER,
+                model=self.model,
+                capacity=_capacity(self.model),
+            )
+        )
+
+    # The person
 
     def _user(self, record: Record) -> None:
         answers_tool = any(b["type"] == "tool_result" for b in record.blocks)
         if answers_tool:
-            self._cut = []
-            if self._outcome is TurnStatus.COMPLETED:
-                self._outcome = None
+            self.cut = []
+            if self.outcome is TurnStatus.COMPLETED:
+                self.outcome = None
+            self._results(record)
         if is_of_the_harness(record):
             return
         for index, block in enumerate(record.blocks):
@@ -166,7 +205,7 @@ class _Reader:
                 self._interruption(record, index, block["text"])
         message = human_message(record.blocks, with_files_only=not answers_tool)
         if message is not None:
-            if not answers_tool or not self._turn or self._outcome is not None:
+            if not answers_tool or not self.turn or self.outcome is not None:
                 self._begin_turn(record)
             self._human_message(record, *message)
 
@@ -176,7 +215,7 @@ class _Reader:
         if by_harness or (mode is not None and mode != "prompt"):
             return
         # What is malformed in a queued prompt is not worth a count of its own.
-        blocks = parse_content(attachment.get("prompt"), Counter())
+        blocks = parse_content(attachment.get("prompt"), {})
         if (message := human_message(blocks, with_files_only=True)) is not None:
             self._ensure_turn(record)
             self._human_message(record, *message)
@@ -184,124 +223,153 @@ class _Reader:
     def _human_message(
         self, record: Record, text: str, attachments: tuple[Attachment, ...]
     ) -> None:
-        self._outcome = None
-        self._cut = []
-        id_ = self.list.unique(record.name)
-        turn = self._turn
-        self._item(
-            record, UserMessage(item_id=id_, turn_id=turn, text=text, attachments=attachments)
+        self.outcome = None
+        self.cut = []
+        message = UserMessage(
+            item_id=self.journal.unique(record.name),
+            turn_id=self.turn,
+            text=text,
+            attachments=attachments,
         )
+        self.journal.record(message, record.time)
 
     def _interruption(self, record: Record, index: int, text: str) -> None:
         self._ensure_turn(record)
-        for place in self._cut:
-            self.list.interrupt(place)
-        self._cut = []
-        id_ = self._block_id(record, index)
-        self._item(record, Interruption(item_id=id_, turn_id=self._turn, message=text))
-        self._outcome = TurnStatus.INTERRUPTED
+        for message in self.cut:
+            self.journal.interrupt(message, record.time)
+        self.cut = []
+        item = Interruption(item_id=self._block_id(record, index), turn_id=self.turn, message=text)
+        self.journal.record(item, record.time)
+        self._end_turn(record, TurnStatus.INTERRUPTED)
+
+    # The agent
 
     def _answer(self, record: Record) -> None:
         if not record.blocks:
             return
-        self.limit = None
-        self._turn_limit = None
-        if record.model and record.model != self.model:
-            self.model = record.model
-            self.list.add(
+        self.limit = self.turn_limit = None
+        self._select(record)
+        self._ensure_turn(record)
+        self.outcome = None
+        self.cut = []
+        for index, block in enumerate(record.blocks):
+            self._block(record, index, block)
+        self._report_usage(record)
+        if _is_end(record):
+            self._end_turn(record, TurnStatus.COMPLETED)
+
+    def _select(self, record: Record) -> None:
+        if not record.model or record.model == self.model:
+            return
+        self.model = record.model
+        if self.journal.count:
+            self.journal.add(
                 ModelSelected(
                     time=record.time,
-                    conversation_id=self._conversation_id,
+                    conversation_id=self.conversation_id,
                     model=self.model,
                     capacity=_capacity(self.model),
                 )
             )
-        self._ensure_turn(record)
-        self._outcome = TurnStatus.COMPLETED if _is_end(record) else None
-        self._cut = []
-        for index, block in enumerate(record.blocks):
-            self._block(record, index, block)
-        if (used := self._usage_at.get(record.line)) is not None:
-            conversation = self._conversation_id
-            self.list.add(
-                UsageReported(time=record.time, conversation_id=conversation, used_tokens=used)
-            )
 
     def _block(self, record: Record, index: int, block: Json) -> None:
         kind: str = block["type"]
-        turn = self._turn
         if kind == "text":
             # A message without words is written as this placeholder.
             if block["text"].strip() not in {"", "(no content)"}:
                 id_ = self._block_id(record, index)
-                text = block["text"]
-                self._item(record, AssistantMessage(item_id=id_, turn_id=turn, text=text))
+                item = AssistantMessage(item_id=id_, turn_id=self.turn, text=block["text"])
+                self.journal.record(item, record.time)
                 if record.message.get("stop_reason") is None:
-                    self._cut.append(len(self.list) - 1)
-        elif kind in {"thinking", "redacted_thinking"}:
+                    self.cut.append(item)
+        elif kind in _THOUGHTS:
             id_ = self._block_id(record, index)
             text = string(block.get("thinking")) or ""
-            self._item(record, Reasoning(item_id=id_, turn_id=turn, text=text))
+            self.journal.record(Reasoning(item_id=id_, turn_id=self.turn, text=text), record.time)
         elif kind in TOOL_USES:
-            self._cut = []
-            id_ = self._block_id(record, index)
-            result = self._results.get(block["id"])
-            cwd = _field(record, "cwd")
-            self._item(record, tool_item(block, result, item_id=id_, turn_id=turn, cwd=cwd))
-            if result is None:
-                self._pending.append(len(self.list) - 1)
+            self.cut = []
+            call = _Call(
+                to_json(block), self._block_id(record, index), self.turn, _field(record, "cwd")
+            )
+            self.calls[block["id"]] = call
+            self.journal.record(call.item(None), record.time)
 
-    def _error(self, record: Record) -> None:
+    def _results(self, record: Record) -> None:
+        for id_, result in results_of(record).items():
+            if (call := self.calls.pop(id_, None)) is not None:
+                self.journal.record(call.item(result), record.time)
+
+    def _report_usage(self, record: Record) -> None:
+        """Report the usage of an API message, which is repeated on each of its lines, when it is new."""
+        used = _used(record.message.get("usage"))
+        if used is None:
+            return
+        usage = (" ".join(filter(None, record.message_key or (record.name,))), used)
+        if usage != self.usage:
+            self.usage = usage
+            self.journal.add(
+                UsageReported(
+                    time=record.time, conversation_id=self.conversation_id, used_tokens=used
+                )
+            )
+
+    def _error(self, record: Record, zone: tzinfo | None) -> None:
         self._ensure_turn(record)
         text = "\n\n".join(record.texts())
-        limit = recognise(record.data, text, record.time, self._zone)
-        self._turn_limit = limit
-        self._outcome = TurnStatus.FAILED
+        limit = recognise(record.data, text, record.time, zone)
+        self.turn_limit = limit
+        status = TurnStatus.FAILED
         if limit is None:
-            id_ = self.list.unique(record.name)
-            self._item(record, Error(item_id=id_, turn_id=self._turn, message=text))
+            id_ = self.journal.unique(record.name)
+            self.journal.record(Error(item_id=id_, turn_id=self.turn, message=text), record.time)
         elif limit.kind in STOPS:
             self.limit = limit
-            self._outcome = TurnStatus.LIMITED
+            status = TurnStatus.LIMITED
+        self._end_turn(record, status)
 
     def _compacted(self, record: Record) -> None:
+        self._begin(record)
         metadata = record.data.get("compactMetadata")
         after = tokens(metadata.get("postTokens")) if isinstance(metadata, dict) else None
-        self.list.add(
+        self.journal.add(
             ConversationCompacted(
-                time=record.time, conversation_id=self._conversation_id, used_tokens=after
+                time=record.time, conversation_id=self.conversation_id, used_tokens=after
             )
         )
 
+    # Turns
+
     def _ensure_turn(self, record: Record) -> None:
         """Begin a turn where the agent works without a message of the person, as for a command."""
-        if not self._turn:
+        if not self.turn:
             self._begin_turn(record)
 
     def _begin_turn(self, record: Record) -> None:
-        # A turn that the next message finds unfinished never will be: the session was stopped there.
-        self._end_turn(self._outcome or TurnStatus.INTERRUPTED)
-        self._turn = self.list.unique(f"turn:{record.name}")
-        self.list.add(TurnStarted(time=record.time, turn_id=self._turn))
+        self._begin(record)
+        if self.turn and self.outcome is None:
+            # A turn that the next message finds unfinished never will be: it was stopped there.
+            self._end_turn(record, TurnStatus.INTERRUPTED)
+        self.calls = {}
+        self.cut = []
+        self.turn_limit = None
+        self.turn = self.journal.unique(f"turn:{record.name}")
+        self.journal.add(TurnStarted(time=record.time, turn_id=self.turn))
 
-    def _end_turn(self, status: TurnStatus) -> None:
-        if not self._turn:
-            return
-        for place in self._pending:
-            self.list.interrupt(place)
-        self.list.add(
-            TurnEnded(time=self._time, turn_id=self._turn, status=status, limit=self._turn_limit)
+    def _end_turn(self, record: Record, status: TurnStatus) -> None:
+        """Say how the turn ended, as far as one can tell by now; if it goes on it ends once more."""
+        self.outcome = status
+        if status is not TurnStatus.COMPLETED:
+            for call in self.calls.values():
+                call.interrupt(self.journal, record.time)
+        number = self.journal.add(
+            TurnEnded(time=record.time, turn_id=self.turn, status=status, limit=self.turn_limit)
         )
-        self._turn = ""
-        self._outcome = self._turn_limit = None
-        self._pending = []
-        self._cut = []
-
-    def _item(self, record: Record, item: Item) -> None:
-        self.list.record(item, record.time)
+        if status is TurnStatus.LIMITED:
+            self.limited_at = number
 
     def _block_id(self, record: Record, index: int) -> str:
-        return self.list.unique(f"{record.name}:{index}" if len(record.blocks) > 1 else record.name)
+        several = len(record.blocks) > 1
+        return self.journal.unique(f"{record.name}:{index}" if several else record.name)
 
 
 def _field(record: Record, name: str) -> str | None:
@@ -328,9 +396,10 @@ def _is_answer(record: Record) -> bool:
 def _is_end(record: Record) -> bool:
     """Tell whether the agent is done after this record; files that lack the reason end on a text."""
     reason = record.message.get("stop_reason")
+    last = record.blocks[-1]["type"]
     if isinstance(reason, str):
-        return reason not in {"tool_use", "pause_turn"}
-    return bool(record.blocks[-1]["type"] == "text")
+        return reason not in {"tool_use", "pause_turn"} and last not in _THOUGHTS
+    return bool(last == "text")
 
 
 def _used(usage: Any) -> int | None:
@@ -339,20 +408,44 @@ def _used(usage: Any) -> int | None:
     return tokens(sum(tokens(counts.get(name)) or 0 for name in _USAGE)) or None
 
 
-def _usage_by_line(branch: list[Record]) -> dict[int, int]:
-    """Return each API message's usage, at the line of its last record: it is repeated on each."""
-    lines: dict[tuple[str, str | None] | int, int] = {}
-    usages: dict[tuple[str, str | None] | int, int] = {}
-    for record in branch:
-        if not _is_answer(record) or not record.blocks:
-            continue
-        key = record.message_key or record.line
-        lines[key] = record.line
-        if used := _used(record.message.get("usage")):
-            usages[key] = used
-    return {lines[key]: used for key, used in usages.items()}
-
-
 def _capacity(model: str | None) -> int | None:
     """Return the window that a model's name states; the transcript has it nowhere else."""
     return 1_000_000 if model and model.endswith("[1m]") else None
+
+
+class ClaudeCode(JsonLinesAgent):
+    """Claude Code, which keeps a session as `projects/<directory>/<session>.jsonl`."""
+
+    provider = PROVIDER
+    title = "Claude Code"
+    reader = ClaudeReader
+
+    def roots(self, environment: Mapping[str, str], home: Path) -> tuple[Path, ...]:
+        """Return its folder of projects."""
+        folder = environment.get("CLAUDE_CONFIG_DIR")
+        return ((Path(folder) if folder else home / ".claude") / "projects",)
+
+    def holds_sessions(self, path: Path) -> bool:
+        """Tell a person's sessions from those of subagents, which lie deeper."""
+        return path.suffix == self.suffix and not path.stem.startswith("agent-")
+
+    def recognises(self, document: Any) -> bool:
+        """Tell whether a document is a conversation record of Claude Code."""
+        if not isinstance(document, dict) or string(document.get("type")) not in CONVERSATION:
+            return False
+        return isinstance(document.get("message"), dict) or "parentUuid" in document
+
+    def session_id(self, head: Iterable[Any], stem: str) -> str | None:
+        """Return what the file is named for, which its resume takes; else what its records say."""
+        if _UUID.fullmatch(stem):
+            return stem
+        records = (d for d in head if self.recognises(d))
+        return next((s for d in records if (s := string(d.get("sessionId")))), None) or stem
+
+    def survey(self, documents: Iterable[tuple[int, Any]]) -> Order:
+        """Return the lines of the active branch."""
+        records = (parse_record(number, document, {}) for number, document in documents)
+        return active_branch([r.outline() for r in records if r is not None])
+
+
+AGENT = ClaudeCode()

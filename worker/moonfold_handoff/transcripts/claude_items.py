@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,17 +52,16 @@ class Result:
         )
 
 
-def results_of(branch: Iterable[Record]) -> dict[str, Result]:
-    """Return the tool results on a branch, by the id of their call."""
+def results_of(record: Record) -> dict[str, Result]:
+    """Return the tool results in a record, by the id of their call."""
     results = {}
-    for record in branch:
-        blocks = [b for b in record.blocks if b["type"].endswith("tool_result")]
-        details = record.data.get("toolUseResult")
-        for block in blocks:
-            # The account belongs to the record: with several results it is not known whose it is.
-            own = details if isinstance(details, dict) and len(blocks) == 1 else {}
-            text = _content_text(block.get("content"))
-            results[block["tool_use_id"]] = Result(text, block.get("is_error") is True, own)
+    blocks = [b for b in record.blocks if b["type"].endswith("tool_result")]
+    details = record.data.get("toolUseResult")
+    for block in blocks:
+        # The account belongs to the record: with several results it is not known whose it is.
+        own = details if isinstance(details, dict) and len(blocks) == 1 else {}
+        text = _content_text(block.get("content"))
+        results[block["tool_use_id"]] = Result(text, block.get("is_error") is True, own)
     return results
 
 

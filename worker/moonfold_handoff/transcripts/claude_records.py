@@ -6,19 +6,18 @@ name, a tool result names its call.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from moonfold_handoff.transcripts.lines import (
     MALFORMED,
     Json,
-    decode_lines,
+    count,
     label,
     parse_time,
     string,
+    to_json,
 )
 
 CONVERSATION = frozenset({"user", "assistant"})
@@ -107,28 +106,30 @@ class Record:
             return None
         return attachment if attachment.get("type") == "queued_command" else None
 
+    def outline(self) -> Record:
+        """Return the record without its words: what tells its place among the others."""
+        names = ("parentUuid", "logicalParentUuid", "subtype", "attachment", "requestId")
+        data = {name: self.data[name] for name in names if name in self.data}
+        if isinstance(data.get("attachment"), dict):
+            data["attachment"] = {"type": data["attachment"].get("type")}
+        message = {"id": self.message.get("id"), "mark": hash(to_json(self.message))}
+        blocks: tuple[Json, ...] = tuple(
+            {name: block[name] for name in ("type", "id", "tool_use_id") if name in block}
+            for block in self.blocks
+        )
+        return replace(self, data=data, message=message, blocks=blocks)
+
     def texts(self) -> list[str]:
         """Return the texts of the record's text blocks."""
         return [block["text"] for block in self.blocks if block["type"] == "text"]
 
 
-def parse_lines(lines: Iterable[bytes]) -> tuple[list[Record], Mapping[str, int]]:
-    """Return the records of a session file, and how many were left out, by reason."""
-    records: list[Record] = []
-    skipped: Counter[str] = Counter()
-    for number, document in decode_lines(lines, skipped):
-        record = _record(number, document, skipped)
-        if record is not None:
-            records.append(record)
-    return records, dict(sorted(skipped.items()))
-
-
-def parse_content(content: Any, skipped: Counter[str]) -> tuple[Json, ...]:
+def parse_content(content: Any, skipped: dict[str, int]) -> tuple[Json, ...]:
     """Return the blocks of a message's content that can be used; the rest is counted."""
     if isinstance(content, str):
         return ({"type": "text", "text": content},)
     if not isinstance(content, list):
-        skipped[MALFORMED] += 1
+        count(skipped, MALFORMED)
         return ()
     blocks = []
     malformed = False
@@ -137,25 +138,26 @@ def parse_content(content: Any, skipped: Counter[str]) -> tuple[Json, ...]:
         if not isinstance(kind, str) or not _has_its_fields(block, kind):
             malformed = True
         elif not _is_known(kind):
-            skipped[f"unknown block: {label(kind)}"] += 1
+            count(skipped, f"unknown block: {label(kind)}")
         else:
             blocks.append(block)
     if malformed:
-        skipped[MALFORMED] += 1
+        count(skipped, MALFORMED)
     return tuple(blocks)
 
 
-def _record(number: int, document: Any, skipped: Counter[str]) -> Record | None:
+def parse_record(number: int, document: Any, skipped: dict[str, int]) -> Record | None:
+    """Return the record that a line's document is, or None where it is none, which is counted."""
     if not isinstance(document, dict):
-        skipped["not a record"] += 1
+        count(skipped, "not a record")
         return None
     type_ = document.get("type")
     if not isinstance(type_, str):
-        skipped["record without a type"] += 1
+        count(skipped, "record without a type")
         # It stays as a link of the chain: what follows it may have it as its parent.
         type_ = ""
     elif type_ not in CONVERSATION and type_ not in _METADATA:
-        skipped[f"unknown record: {label(type_)}"] += 1
+        count(skipped, f"unknown record: {label(type_)}")
     message: Json = {}
     blocks: tuple[Json, ...] = ()
     if type_ in CONVERSATION:
@@ -163,7 +165,7 @@ def _record(number: int, document: Any, skipped: Counter[str]) -> Record | None:
             message = document["message"]
             blocks = parse_content(message.get("content"), skipped)
         else:
-            skipped[MALFORMED] += 1
+            count(skipped, MALFORMED)
     return Record(
         line=number,
         type=type_,

@@ -9,10 +9,11 @@ from __future__ import annotations
 import posixpath
 import re
 import shlex
-from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote
+
+import msgspec
 
 from moonfold_handoff.transcripts.lines import Json, decode, entries, integer, string
 from moonfold_schemas.items import ItemStatus
@@ -33,8 +34,7 @@ _FAILED = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True):
     """What one source tells of a call's end. `session` names a process that goes on running."""
 
     status: ItemStatus

@@ -6,18 +6,25 @@ person's text as it was typed; the item can have harness text around it.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
+import msgspec
+
+from moonfold_handoff.transcripts.codex_records import Record
 from moonfold_handoff.transcripts.lines import Json, dictionary, entries, string
-from moonfold_schemas.items import Attachment, AttachmentKind
+from moonfold_schemas.items import Attachment, AttachmentKind, UserMessage
 
 SUMMARY_PREFIX = (
     "Another language model started to solve this problem and produced a summary of its thinking"
 )
+
+_KEPT = 8  # messages of a role; records that tell of the same one stand near each other
 
 _TAGS = (
     "apps_instructions",
@@ -59,41 +66,112 @@ class Words:
         return not self.text.strip() and not self.attachments
 
 
-@dataclass(slots=True)
-class _Recorded:
-    place: int
+class Answer(msgspec.Struct, frozen=True):
+    """A message of the agent, as one record tells of it.
+
+    Attributes:
+        line: The record's line.
+        time: When it was written.
+        source: The kind of record.
+        id: What the message is called.
+        text: Its text.
+        is_final: Whether it can be the last one of its turn.
+    """
+
+    line: int
+    time: datetime | None
+    source: str
     id: str
     text: str
-    sources: set[str] = field(default_factory=set)
+    is_final: bool
+
+    @classmethod
+    def of(cls, record: Record, fields: Json, text: str) -> Answer:
+        """Return the answer in a record's `fields`."""
+        id_ = string(fields.get("id")) or record.name
+        is_final = fields.get("phase") != "commentary"
+        return cls(record.line, record.time, record.kind, id_, text, is_final)
 
 
-class Said:
-    """The messages of one turn and role, to find the one that another source tells of again."""
+class Heard(msgspec.Struct):
+    """A message that was recorded.
 
-    def __init__(self, *, wrapped: bool = False) -> None:
-        self._wrapped = wrapped  # whether an item can have a client's text above the words
-        self._recorded: list[_Recorded] = []
+    Attributes:
+        id: What the record called it.
+        text: Its text, or what stands for it where a whole text is never compared in part.
+        sources: The kinds of record that told of it.
+        item: The item, where another record can change it.
+    """
 
-    def add(self, place: int, source: str, id_: str, text: str) -> None:
-        """Note a message that was recorded at a place."""
-        self._recorded.append(_Recorded(place, id_, _visible(text), {source}))
+    id: str
+    text: str
+    sources: list[str]
+    item: UserMessage | None = None
 
-    def again(self, source: str, id_: str, text: str) -> int | None:
-        """Return the place of the message that `source` tells of once more, else None."""
-        open_ = [r for r in self._recorded if source not in r.sources]
-        text = _visible(text)
-        found = next((r for r in open_ if r.id == id_), None)
-        found = found or next((r for r in open_ if r.text == text), None)
-        if found is None and self._wrapped and text:
-            found = next((r for r in open_ if r.text and _holds(r.text, text)), None)
-        if found is None:
+    def merge(self, words: Words, *, as_typed: bool) -> UserMessage | None:
+        """Take what another record tells of a message; return the item if that changes it.
+
+        Args:
+            words: The record's words.
+            as_typed: Whether they are what the person typed, without a client's text around it.
+        """
+        if (item := self.item) is None:
             return None
-        found.sources.add(source)
-        return found.place
+        attachments = words.attachments or item.attachments
+        if not as_typed:
+            attachments = item.attachments or words.attachments
+        text = words.text if as_typed else item.text
+        self.item = msgspec.structs.replace(item, text=text, attachments=attachments)
+        return None if self.item == item else self.item
 
 
-def _visible(text: str) -> str:
-    return _HIDDEN.sub("", text).strip()
+class Said(msgspec.Struct):
+    """The last messages of one turn and role, to find the one that another source tells of again.
+
+    Attributes:
+        wrapped: Whether an item can have a client's text above the words.
+        heard: The messages.
+    """
+
+    wrapped: bool = False
+    heard: list[Heard] = msgspec.field(default_factory=list)
+
+    def add(self, source: str, id_: str, text: str, item: UserMessage | None = None) -> None:
+        """Note a message that was recorded."""
+        self.heard.append(Heard(id_, self._compared(text), [source], item))
+        del self.heard[:-_KEPT]
+
+    def grow(self, text: str) -> None:
+        """Note that the last message goes on, and its whole text."""
+        self.heard[-1].text = self._compared(text)
+
+    def again(self, source: str, id_: str, text: str) -> Heard | None:
+        """Return the message that `source` tells of once more, else None."""
+        open_ = [h for h in self.heard if source not in h.sources]
+        text = self._compared(text)
+        found = next((h for h in open_ if h.id == id_), None)
+        found = found or next((h for h in open_ if h.text == text), None)
+        if found is None and self.wrapped and text:
+            found = next((h for h in open_ if h.text and _holds(h.text, text)), None)
+        if found is not None:
+            found.sources.append(source)
+        return found
+
+    def _compared(self, text: str) -> str:
+        visible = _HIDDEN.sub("", text).strip()
+        return visible if self.wrapped else digest(visible)
+
+
+def digest(text: str) -> str:
+    """Return what stands for a text where only equality counts."""
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
+
+
+def summary_digests(text: str) -> list[str]:
+    """Return what stands for a compaction's summary, as it is written and as the model gave it."""
+    text = text.strip()
+    own = text.partition("\n")[2].strip() if text.startswith(SUMMARY_PREFIX) else ""
+    return [digest(t) for t in (text, own) if t]
 
 
 def _holds(one: str, other: str) -> bool:

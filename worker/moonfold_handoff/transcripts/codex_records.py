@@ -5,27 +5,25 @@ Later steps may rely on it: a payload is a dict, and it names its own type where
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, tzinfo
 from typing import Any
 
 from moonfold_handoff.transcripts.lines import (
     MALFORMED,
     Json,
-    decode_lines,
+    count,
     entries,
     label,
     parse_time,
     string,
 )
 
-WITH_KINDS = frozenset({"event_msg", "response_item"})
+_WITH_KINDS = frozenset({"event_msg", "response_item"})
 _PLAIN = frozenset(
     {"compacted", "session_meta", "token_usage_record", "turn_context", "world_state"}
 )
-IGNORED = frozenset(
+_IGNORED = frozenset(
     {
         "agent_message_content_delta",
         "agent_reasoning_raw_content",
@@ -93,12 +91,21 @@ _OUTPUTS = frozenset({"custom_tool_call_output", "function_call_output", "tool_s
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Record:
-    """One line of the file. `line` counts from 0 and stands in for an id where there is none."""
+    """One line of the file.
+
+    Attributes:
+        line: Counts from 0 and stands in for an id where there is none.
+        type: What it is, also where the file is one of before the envelope.
+        payload: What it tells.
+        time: When it was written.
+        zone: Zone of a limit notice, which names none; None is the machine's.
+    """
 
     line: int
     type: str
     payload: Json
     time: datetime | None
+    zone: tzinfo | None
 
     @property
     def kind(self) -> str:
@@ -115,23 +122,17 @@ def recognises(document: Any) -> bool:
     """Tell whether a JSON document is a record of a rollout, also one of before the envelope."""
     if not isinstance(document, dict):
         return False
-    if string(document.get("type")) in (WITH_KINDS | _PLAIN):
+    if string(document.get("type")) in (_WITH_KINDS | _PLAIN):
         return isinstance(document.get("payload"), dict)
     return _bare_type(document) is not None
 
 
-def parse_records(lines: Iterable[bytes], skipped: Counter[str]) -> list[Record]:
-    """Return the records of a rollout; what is left out is counted by reason."""
-    records = []
-    for number, document in decode_lines(lines, skipped):
-        if (record := _record(number, document, skipped)) is not None:
-            records.append(record)
-    return records
-
-
-def _record(number: int, document: Any, skipped: Counter[str]) -> Record | None:
+def parse_record(
+    number: int, document: Any, zone: tzinfo | None, skipped: dict[str, int]
+) -> Record | None:
+    """Return the record that a line's document is, or None where it is none, which is counted."""
     if not isinstance(document, dict):
-        skipped["not a record"] += 1
+        count(skipped, "not a record")
         return None
     type_ = document.get("type")
     payload: Any = document.get("payload")
@@ -140,17 +141,33 @@ def _record(number: int, document: Any, skipped: Counter[str]) -> Record | None:
     if not isinstance(type_, str):
         # What mid-2025 files say between their items, such as {"record_type":"state"}.
         if "record_type" not in document:
-            skipped["record without a type"] += 1
+            count(skipped, "record without a type")
         return None
-    if type_ not in WITH_KINDS and type_ not in _PLAIN:
-        skipped[f"unknown record: {label(type_)}"] += 1
+    if type_ not in _WITH_KINDS and type_ not in _PLAIN:
+        count(skipped, f"unknown record: {label(type_)}")
         return None
     if not isinstance(payload, dict) or (
-        type_ in WITH_KINDS and not isinstance(payload.get("type"), str)
+        type_ in _WITH_KINDS and not isinstance(payload.get("type"), str)
     ):
-        skipped[MALFORMED] += 1
+        count(skipped, MALFORMED)
         return None
-    return Record(number, type_, payload, parse_time(document.get("timestamp")))
+    return Record(number, type_, payload, parse_time(document.get("timestamp")), zone)
+
+
+def count_unknown(record: Record, key: str, skipped: dict[str, int]) -> None:
+    """Count a record of a kind that nothing reads, unless it is known to say nothing more.
+
+    Args:
+        record: The record.
+        key: Its payload's kind; a completed item's own, after `item `.
+        skipped: The counts.
+    """
+    kind = key.removeprefix("item ")
+    if key == "item ":
+        count(skipped, MALFORMED)
+    elif record.type in _WITH_KINDS and kind not in _IGNORED:
+        what = "event" if record.type == "event_msg" and key == record.kind else "item"
+        count(skipped, f"unknown {what}: {label(kind)}")
 
 
 def _bare_type(document: Json) -> str | None:

@@ -1,8 +1,8 @@
-"""Codex's tool calls to items, each with its final content however many records tell of its end."""
+"""Codex's tool calls to items, recorded again whenever a record tells more of their end."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import zlib
 from datetime import datetime
 
 import msgspec
@@ -19,7 +19,7 @@ from moonfold_handoff.transcripts.codex_commands import (
 )
 from moonfold_handoff.transcripts.codex_patches import Change, parse_patch, patch_of, told_changes
 from moonfold_handoff.transcripts.codex_records import Record
-from moonfold_handoff.transcripts.event_list import EventList
+from moonfold_handoff.transcripts.journal import Journal
 from moonfold_handoff.transcripts.lines import (
     Json,
     checklist,
@@ -48,145 +48,263 @@ _WORKDIRS = ("workdir", "working_directory", "cwd")
 _AT_ONCE = frozenset({"image_generation_call", "web_search_call"})
 
 
-@dataclass(slots=True)
-class _Call:
-    places: list[int]
+_KEPT = 64  # calls whose end is not wholly known; what goes on longest is given up first
+_OVER_KEPT = 1_024  # calls that are over, of which another record can tell
+_MOST_READ = 262_144  # characters of a command's output that later calls add to
+
+_LEFT_OUT = "\n[output left out]\n"
+
+
+class Call(msgspec.Struct):
+    """A call whose end is not wholly known.
+
+    Attributes:
+        items: Its items, as the call has them.
+        at: How many events there were before it.
+        is_open: Whether the turn that it was made in goes on.
+        seen: What the agent saw of its end.
+        told: What Codex wrote down about its end.
+        session: The process that it left running.
+        continues: The running process that it writes to.
+    """
+
+    items: list[Item]
+    at: int
+    is_open: bool = True
     seen: Outcome | None = None
     told: Outcome | None = None
-    continues: str | None = None  # the running process that this call writes to
+    session: str | None = None
+    continues: str | None = None
+
+    @property
+    def turn_id(self) -> str:
+        """The turn that it was made in."""
+        return self.items[0].turn_id
+
+    @property
+    def outcome(self) -> Outcome:
+        """How it ended, as far as is known."""
+        return merge(self.seen, self.told)
+
+    @property
+    def changes_files(self) -> bool:
+        """Whether its items are changes of files."""
+        return isinstance(self.items[0], FileChange)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no other record can change it."""
+        if self.seen is None or self.outcome.status is ItemStatus.IN_PROGRESS:
+            return False
+        has_code = self.seen.exit_code is not None
+        return has_code or self.told is not None or isinstance(self.items[0], ToolCall | Plan)
+
+    def now(self) -> list[Item]:
+        """Return its items with what is known of its end."""
+        outcome = self.outcome
+        items: list[Item] = []
+        for item in self.items:
+            changes: Json = {"status": outcome.status}
+            if isinstance(item, Command):
+                changes |= {"exit_code": outcome.exit_code, "output": outcome.text}
+            elif isinstance(item, ToolCall):
+                changes["output"] = outcome.text
+            elif isinstance(item, FileChange) and not self._was_applied(outcome):
+                changes["status"] = ItemStatus.FAILED
+            items.append(msgspec.structs.replace(item, **changes))
+        return items
+
+    def _was_applied(self, outcome: Outcome) -> bool:
+        """Tell whether a patch is not known to have failed: without a code its text has to say so."""
+        if outcome.status is not ItemStatus.COMPLETED or self.told is not None:
+            return True
+        return outcome.exit_code is not None or outcome.text.startswith(("Success.", "Done"))
 
 
-class Calls:
-    """The calls of a rollout by their id."""
+class Calls(msgspec.Struct):
+    """The calls of a rollout.
 
-    def __init__(self, events: EventList) -> None:
-        self._events = events
-        self._calls: dict[str, _Call] = {}
-        self._open: list[_Call] = []
-        self._sessions: dict[str, _Call] = {}
+    Attributes:
+        known: Calls whose end is not wholly known, by their id.
+        over: Marks of the other ones, the last of them, and whether they changed files.
+    """
 
-    def begin(self, record: Record, turn_id: str, cwd: str | None) -> None:
+    known: dict[str, Call] = msgspec.field(default_factory=dict)
+    over: dict[int, bool] = msgspec.field(default_factory=dict)
+
+    def begin(self, journal: Journal, record: Record, turn_id: str, cwd: str | None) -> None:
         """Record the items of a call."""
         payload = record.payload
         id_ = string(payload.get("call_id")) or record.name
-        call = self._add(id_, _items(payload, turn_id, cwd), record.time)
+        call = Call(_items(payload, turn_id, cwd), journal.count)
         if record.kind in _AT_ONCE:
             failed = payload.get("status") == "failed"
             call.seen = Outcome(ItemStatus.FAILED if failed else ItemStatus.COMPLETED)
-            self._settle(call)
         elif payload.get("name") == "write_stdin":
             session = _arguments(payload).get("session_id")
             call.continues = None if session is None else str(session)
+        self._add(journal, id_, call, record.time)
 
-    def end(self, record: Record) -> bool:
+    def end(self, journal: Journal, record: Record) -> bool:
         """Take what the agent saw of a call's end; tell whether the call is known."""
-        call = self._calls.get(string(record.payload.get("call_id")) or "")
+        id_ = string(record.payload.get("call_id")) or ""
+        call = self.known.get(id_)
         if call is None:
-            return False
+            return _mark(id_) in self.over
         output = record.payload.get("output")
         if record.kind == "tool_search_output":
             output = to_json(record.payload.get("tools"))
-        call.seen = seen_outcome(output)
-        self._settle(call)
-        if call.seen.session:
-            self._sessions[call.seen.session] = call
-        self._continue(call, call.seen)
+        seen = seen_outcome(output)
+        if call.continues is None:
+            call.session = seen.session
+        else:
+            self._continue(journal, call.continues, seen, record.time)
+            if seen.status is ItemStatus.IN_PROGRESS:  # the process is, which another call began
+                seen = msgspec.structs.replace(seen, status=ItemStatus.COMPLETED)
+        self._learn(journal, id_, record.time, seen=seen)
         return True
 
-    def knows(self, item: Json) -> bool:
-        """Tell whether the call that a record names was recorded."""
-        return (string(item.get("id")) or string(item.get("call_id"))) in self._calls
+    def turn_of(self, item: Json) -> str | None:
+        """Return the turn of the call that a record names, if its end is not wholly known."""
+        call = self.known.get(_id(item) or "")
+        return call.turn_id if call else None
 
-    def command_ended(self, record: Record, item: Json, turn_id: str, cwd: str | None) -> None:
+    def is_over(self, item: Json, *, changes_files: bool = False) -> bool:
+        """Tell whether nothing new can be told of the call that a record names."""
+        changed = self.over.get(_mark(_id(item) or ""))
+        return changed is not None and (changed or not changes_files)
+
+    def command_ended(
+        self, journal: Journal, record: Record, item: Json, turn_id: str, cwd: str | None
+    ) -> None:
         """Take what Codex wrote down about a command's end; the person's own has only that."""
-        id_ = string(item.get("id")) or string(item.get("call_id")) or record.name
-        call = self._calls.get(id_)
+        id_ = _id(item) or record.name
+        told = told_outcome(item)
+        if id_ in self.known:
+            self._learn(journal, id_, record.time, told=told)
+            return
+        argv = [a for a in entries(item.get("command")) if isinstance(a, str)]
+        command = join(argv) if argv else string(item.get("command")) or ""
         cwd = located(item.get("cwd"), cwd)
-        if call is None:
-            argv = [a for a in entries(item.get("command")) if isinstance(a, str)]
-            command = join(argv) if argv else string(item.get("command")) or ""
-            items: list[Item] = [Command(item_id="-", turn_id=turn_id, command=command, cwd=cwd)]
-            call = self._add(id_, items, record.time)
-        call.told = told_outcome(item)
-        self._settle(call)
+        items: list[Item] = [Command(item_id="-", turn_id=turn_id, command=command, cwd=cwd)]
+        self._add(journal, id_, Call(items, journal.count, seen=told, told=told), record.time)
 
-    def patch_ended(self, record: Record, item: Json, turn_id: str) -> None:
+    def patch_ended(self, journal: Journal, record: Record, item: Json, turn_id: str) -> None:
         """Take what Codex wrote down about a patch's end."""
-        id_ = string(item.get("id")) or string(item.get("call_id")) or record.name
-        call = self._calls.get(id_)
-        if call is None or not any(self._is_change(place) for place in call.places):
-            # The patch is inside a script, or the call is not in the file.
-            changes = told_changes(item.get("changes"))
-            name = id_ if call is None else f"{id_}:patch"
-            call = self._add(name, [_file_change(c, turn_id) for c in changes], record.time)
+        id_ = _id(item) or record.name
         status = ItemStatus.COMPLETED
         if item.get("status") == "declined":
             status = ItemStatus.INTERRUPTED
         elif item.get("status") == "failed" or item.get("success") is False:
             status = ItemStatus.FAILED
         # A code, so that it has the last word over the text that the agent saw.
-        call.told = Outcome(status, exit_code=int(status is not ItemStatus.COMPLETED))
-        self._settle(call)
+        told = Outcome(status, exit_code=int(status is not ItemStatus.COMPLETED))
+        call = self.known.get(id_)
+        if call is not None and call.changes_files:
+            self._learn(journal, id_, record.time, told=told)
+            return
+        # The patch is inside a script, or the call is not in the file.
+        name = f"{id_}:patch" if call or _mark(id_) in self.over else id_
+        items: list[Item] = [_file_change(c, turn_id) for c in told_changes(item.get("changes"))]
+        if items:
+            call = Call(items, journal.count, seen=told, told=told)
+            self._add(journal, name, call, record.time)
 
-    def end_turn(self, *, interrupted: bool) -> None:
+    def end_turn(self, journal: Journal, time: datetime | None, *, interrupted: bool) -> None:
         """Interrupt what the turn left unfinished; a process may run on unless it was interrupted."""
-        for call in self._open:
-            outcome = merge(call.seen, call.told)
+        for id_, call in list(self.known.items()):
+            if not call.is_open:
+                continue
+            call.is_open = False
             is_known = call.seen is not None or call.told is not None
-            if outcome.status is ItemStatus.IN_PROGRESS and (interrupted or not is_known):
-                call.seen = Outcome(ItemStatus.INTERRUPTED, outcome.text)
-                self._settle(call)
-        self._open = []
+            if call.outcome.status is ItemStatus.IN_PROGRESS and (interrupted or not is_known):
+                seen = Outcome(ItemStatus.INTERRUPTED, call.outcome.text)
+                self._learn(journal, id_, time, seen=seen)
+
+    def roll_back(self, to: int) -> None:
+        """Forget the calls after so many events, of which records may still tell."""
+        for id_ in [id_ for id_, call in self.known.items() if call.at >= to]:
+            self._give_up(id_)
 
     @property
     def are_pending(self) -> bool:
         """Whether a call of the open turn has not come back."""
-        return any(call.seen is None and call.told is None for call in self._open)
+        return any(c.is_open and c.seen is None and c.told is None for c in self.known.values())
 
-    def _add(self, name: str, items: list[Item], time: datetime | None) -> _Call:
-        call = _Call([])
-        for index, item in enumerate(items):
-            id_ = self._events.unique(f"{name}:{index}" if len(items) > 1 else name)
-            call.places.append(
-                self._events.record(msgspec.structs.replace(item, item_id=id_), time)
+    def _add(self, journal: Journal, name: str, call: Call, time: datetime | None) -> None:
+        several = len(call.items) > 1
+        call.items = [
+            msgspec.structs.replace(
+                item, item_id=journal.unique(f"{name}:{index}" if several else name)
             )
-        self._calls[name] = call
-        self._open.append(call)
-        return call
+            for index, item in enumerate(call.items)
+        ]
+        for item in call.now():
+            journal.record(item, time)
+        self.known.pop(name, None)
+        self.known[name] = call
+        if call.is_over:
+            self._give_up(name)
+        elif len(self.known) > _KEPT:
+            self._give_up(next(iter(self.known)))
 
-    def _continue(self, call: _Call, outcome: Outcome) -> None:
+    def _learn(
+        self,
+        journal: Journal,
+        id_: str,
+        time: datetime | None,
+        *,
+        seen: Outcome | None = None,
+        told: Outcome | None = None,
+    ) -> None:
+        """Record what is new about a call."""
+        call = self.known[id_]
+        before = call.now()
+        call.seen = seen or call.seen
+        call.told = told or call.told
+        for was, item in zip(before, call.now(), strict=True):
+            if item != was:
+                journal.record(item, time)
+        if call.is_over:
+            self._give_up(id_)
+
+    def _continue(
+        self, journal: Journal, session: str, outcome: Outcome, time: datetime | None
+    ) -> None:
         """Add to a running command what a later call saw of it."""
-        running = self._sessions.get(call.continues) if call.continues else None
-        known = outcome.session is not None or outcome.exit_code is not None
-        if running is None or running.seen is None or not known:
+        running = (id_ for id_, c in reversed(self.known.items()) if c.session == session)
+        id_ = next(running, None)
+        if id_ is None or (outcome.session is None and outcome.exit_code is None):
             return
-        text = running.seen.text + outcome.text
-        running.seen = Outcome(outcome.status, text, outcome.exit_code, outcome.session)
-        self._settle(running)
+        seen = self.known[id_].seen
+        text = _shortened((seen.text if seen else "") + outcome.text)
+        added = Outcome(outcome.status, text, outcome.exit_code, outcome.session)
+        self._learn(journal, id_, time, seen=added)
 
-    def _settle(self, call: _Call) -> None:
-        outcome = merge(call.seen, call.told)
-        for place in call.places:
-            item = self._events.item(place)
-            changes: Json = {"status": outcome.status}
-            if isinstance(item, Command):
-                changes |= {"exit_code": outcome.exit_code, "output": outcome.text}
-            elif isinstance(item, ToolCall):
-                changes["output"] = outcome.text
-            elif isinstance(item, FileChange) and not _was_applied(call, outcome):
-                changes["status"] = ItemStatus.FAILED
-            if item is not None:
-                self._events.replace(place, msgspec.structs.replace(item, **changes))
-
-    def _is_change(self, place: int) -> bool:
-        return isinstance(self._events.item(place), FileChange)
+    def _give_up(self, id_: str) -> None:
+        """Keep of a call only that it was recorded."""
+        mark = _mark(id_)
+        self.over.pop(mark, None)
+        self.over[mark] = self.known.pop(id_).changes_files
+        if len(self.over) > _OVER_KEPT:
+            del self.over[next(iter(self.over))]
 
 
-def _was_applied(call: _Call, outcome: Outcome) -> bool:
-    """Tell whether a patch is not known to have failed: without a code its text has to say so."""
-    if outcome.status is not ItemStatus.COMPLETED or call.told is not None:
-        return True
-    return outcome.exit_code is not None or outcome.text.startswith(("Success.", "Done"))
+def _id(item: Json) -> str | None:
+    """Return the call that a completed item, or an event about one, names."""
+    return string(item.get("id")) or string(item.get("call_id"))
+
+
+def _mark(id_: str) -> int:
+    return zlib.crc32(id_.encode())
+
+
+def _shortened(text: str) -> str:
+    """Return an output that keeps growing, with its middle left out where it is too long."""
+    if len(text) <= _MOST_READ:
+        return text
+    half = _MOST_READ // 2
+    return f"{text[:half]}{_LEFT_OUT}{text[-half:]}"
 
 
 def _items(payload: Json, turn_id: str, cwd: str | None) -> list[Item]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -22,20 +20,9 @@ _MARKS = {"completed": "[x]", "in_progress": "[~]"}
 _NOT_IN_A_NAME = re.compile(r"[^A-Za-z0-9_.-]")
 
 
-def decode_lines(lines: Iterable[bytes], skipped: Counter[str]) -> Iterator[tuple[int, Any]]:
-    """Yield each line's number, from 0, and its JSON document; what is no JSON is counted."""
-    all_lines = list(lines)
-    for number, line in enumerate(all_lines):
-        raw = line.removeprefix(b"\xef\xbb\xbf") if number == 0 else line
-        if not raw.strip():
-            continue
-        try:
-            document = decode(raw)
-        except (ValueError, RecursionError):
-            partial = number == len(all_lines) - 1 and not line.endswith(b"\n")
-            skipped["partial last line" if partial else "broken line"] += 1
-            continue
-        yield number, document
+def count(skipped: dict[str, int], reason: str) -> None:
+    """Count one more line or record that was left out."""
+    skipped[reason] = skipped.get(reason, 0) + 1
 
 
 def decode(raw: bytes) -> Any:

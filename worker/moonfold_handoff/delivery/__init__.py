@@ -1,0 +1,1 @@
+"""Starting the agent that goes on, with the history it is given."""
