@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import pytest
 from helpers.settling import read_settled
 
+from moonfold_handoff.limits.sentences import reset_time
 from moonfold_handoff.transcripts import AGENTS, Transcript, TranscriptError, read_transcript
 from moonfold_handoff.transcripts.base import safe_id
-from moonfold_handoff.transcripts.claude_limits import reset_time
 from moonfold_schemas import codec
 from moonfold_schemas.events import (
     ConversationCompacted,

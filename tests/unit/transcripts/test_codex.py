@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,8 @@ from helpers.rollouts import (
 )
 from helpers.settling import read_settled, settle
 
+from moonfold_handoff.limits import Evidence, recognise
 from moonfold_handoff.transcripts import Transcript, TranscriptError, read_transcript
-from moonfold_handoff.transcripts.codex_limits import reset_time
 from moonfold_schemas import codec
 from moonfold_schemas.events import (
     ConversationCompacted,
@@ -1233,11 +1233,18 @@ def test_prose_and_output_are_never_limits(rollout: Rollout, text: str) -> None:
 TOKYO = timezone(timedelta(hours=9))
 
 
+def reset_time(sentence: str, now: datetime | None, zone: tzinfo) -> datetime | None:
+    text = f"You've hit your usage limit. {sentence}"
+    limit = recognise("codex", Evidence(text=text, now=now, zone=zone))
+    assert limit is not None
+    return limit.resets_at
+
+
 @pytest.mark.parametrize(
     ("sentence", "expected"),
     [
         ("try again at 5:11 PM.", "2026-11-30T17:11:00+00:00"),
-        ("Try again at 9:00 AM.", None),
+        ("Try again at 9:00 AM.", "2026-12-01T09:00:00+00:00"),
         ("or try again at 9:00 AM.", "2026-12-01T09:00:00+00:00"),
         ("try again at 11:58 AM.", "2026-11-30T11:58:00+00:00"),
         ("try again at Nov 30th, 2026 5:11 PM.", "2026-11-30T17:11:00+00:00"),
@@ -1253,7 +1260,7 @@ TOKYO = timezone(timedelta(hours=9))
     ],
 )
 def test_a_reset_time_is_read_from_the_sentence(sentence: str, expected: str | None) -> None:
-    found = reset_time(f"You hit your limit. {sentence}", NOON, UTC)
+    found = reset_time(sentence, NOON, UTC)
     assert (found.isoformat() if found else None) == expected
 
 

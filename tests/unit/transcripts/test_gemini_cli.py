@@ -15,7 +15,6 @@ from moonfold_handoff.transcripts import AGENTS, Transcript, TranscriptError, re
 from moonfold_handoff.transcripts.base import OtherSessionError, safe_id
 from moonfold_handoff.transcripts.documents import DocumentSession
 from moonfold_handoff.transcripts.gemini_cli import AGENT
-from moonfold_handoff.transcripts.gemini_limits import recognise
 from moonfold_handoff.transcripts.gemini_reader import ITEMS_KEPT, MESSAGES_KEPT
 from moonfold_schemas import codec
 from moonfold_schemas.events import (
@@ -756,7 +755,9 @@ def test_a_used_up_quota_ends_the_turn_as_limited_until_there_is_an_answer(
 
 def test_a_throttle_fails_the_turn_and_is_no_stop(session: Session, read: Read) -> None:
     session.user("Mend it.")
-    session.message("error", "[API Error: Quota exceeded for x\nSuggested retry after 34.07s.]")
+    session.message(
+        "error", "[API Error: Quota exceeded for quota metric 'x'\nSuggested retry after 34.07s.]"
+    )
     transcript = read(session)
     (end,) = of(transcript, TurnEnded)
     assert end.status is TurnStatus.FAILED
@@ -835,21 +836,20 @@ NOW = datetime(2026, 11, 30, 13, tzinfo=UTC)
     ],
 )
 def test_a_limit_is_recognised_by_the_sentence_of_the_provider(
-    text: str, limit: tuple[LimitKind, datetime | None, float | None] | None
+    read: Read, text: str, limit: tuple[LimitKind, datetime | None, float | None] | None
 ) -> None:
-    found = recognise(f"[API Error: {text}]\nPlease wait and try again later.", NOW)
+    session = Session()
+    session.user("go")
+    session.message(
+        "error", f"[API Error: {text}]\nPlease wait and try again later.", timestamp=NOW.isoformat()
+    )
+    found = of(read(session), TurnEnded)[0].limit
     assert (found and (found.kind, found.resets_at, found.retry_after)) == limit
     assert found is None or found.message == text
-    assert recognise(text, NOW) is None  # not marked as the provider's
-
-
-def test_a_delay_without_a_time_or_beyond_all_times_gives_no_reset() -> None:
-    said_so = "[API Error: You have exhausted your capacity on this model. Reset after {}.]"
-    unknown = recognise(said_so.format("3h"), None)
-    endless = recognise(said_so.format("9" * 30 + "h"), NOW)
-    assert unknown is not None
-    assert endless is not None
-    assert (unknown.resets_at, endless.resets_at) == (None, None)
+    other = Session()
+    other.user("go")
+    other.message("error", text)
+    assert of(read(other), TurnEnded)[0].limit is None  # not marked as the provider's
 
 
 # Checkpoints

@@ -50,10 +50,13 @@ _THROTTLED = (
     r"No capacity available for model\b",
     r"Rate limit reached(?: for\b|\W*$)",
     r"(?:Too Many Requests|Rate Limited)\W*$",
+    r"Resource (?:has been )?exhausted(?: \(e\.g\. check quota\))?\W*$",
+    r"The model is overloaded\b",
 )
 _OUT_OF_CREDITS = (
     rf"(?:Your workspace is|{_YOU_ARE}) out of (?:usage )?credits\b",
     r"Usage credits are required\b",
+    r"Your prepayment credits are depleted\b",
     r"(?:Your )?credit balance is too low\b",
     r"Quota exceeded\. Check your plan",
     r"To use Codex with your ChatGPT plan\b",
@@ -81,6 +84,7 @@ _CONTEXT_FULL = (
 _NOT_LOGGED_IN = (
     r"Please run /login\b",
     r"Invalid API key\b",
+    r"API key (?:not valid|expired)\b",
     r"Incorrect API key provided\b",
     r"Your access token could not be refreshed\b",
     r"exceeded retry limit, last status: 401\b",

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from moonfold_handoff.limits import Evidence, recognise
 from moonfold_handoff.transcripts.base import STOPS, Facts
 from moonfold_handoff.transcripts.claude_branch import active_branch
 from moonfold_handoff.transcripts.claude_human import (
@@ -21,7 +22,6 @@ from moonfold_handoff.transcripts.claude_human import (
     is_of_the_harness,
 )
 from moonfold_handoff.transcripts.claude_items import Result, results_of, tool_item
-from moonfold_handoff.transcripts.claude_limits import recognise
 from moonfold_handoff.transcripts.claude_links import Links, talks
 from moonfold_handoff.transcripts.claude_records import (
     CONVERSATION,
@@ -316,7 +316,8 @@ class ClaudeReader(Reader):
     def _error(self, record: Record, zone: tzinfo | None) -> None:
         self._ensure_turn(record)
         text = "\n\n".join(record.texts())
-        limit = recognise(record.data, text, record.time, zone)
+        evidence = Evidence(body=record.data, text=text, now=record.time, zone=zone)
+        limit = recognise(PROVIDER, evidence)
         self.turn_limit = limit
         status = TurnStatus.FAILED
         if limit is None:
@@ -384,7 +385,8 @@ def _is_error(record: Record) -> bool:
         return True
     text = "\n\n".join(record.texts())
     return record.model == _SYNTHETIC and (
-        text.startswith("API Error") or recognise(record.data, text, None, None) is not None
+        text.startswith("API Error")
+        or recognise(PROVIDER, Evidence(body=record.data, text=text)) is not None
     )
 
 

@@ -1,20 +1,16 @@
-"""Codex's limits, as its importer asks for them; `moonfold_handoff.limits` recognises them.
-
-A rollout writes its rate limits down apart from its errors, so the importer keeps the last ones.
-"""
+"""The rate limits that a Codex rollout writes down apart from its errors; the reader keeps the last."""
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, tzinfo
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
 
 from moonfold_handoff import limits
-from moonfold_handoff.limits import codex, sentences
-from moonfold_handoff.limits.clocks import after
+from moonfold_handoff.limits import codex
 from moonfold_handoff.limits.quotas import Quota, latest_reset
-from moonfold_handoff.transcripts.lines import Json, dictionary, string
+from moonfold_handoff.transcripts.lines import dictionary, string
 from moonfold_schemas.events import Limit, LimitKind, QuotaWindow
 
 _SAME_RESET = timedelta(minutes=1)  # resets that are told relative to now differ by less
@@ -69,18 +65,6 @@ def read_rate_limits(value: Any, now: datetime | None) -> RateLimits:
     )
 
 
-def recognise(error: Json, now: datetime | None, zone: tzinfo | None) -> Limit | None:
-    """Return the limit that an error tells of, or None for any other error.
-
-    Args:
-        error: Its `message` and `codex_error_info`.
-        now: When the error was written; without it a time of day has no date.
-        zone: Zone of a sentence, which never names one; None is the machine's.
-    """
-    text = string(error.get("message")) or ""
-    return limits.recognise("codex", limits.Evidence(body=error, text=text, now=now, zone=zone))
-
-
 def completed(limit: Limit, rates: RateLimits, now: datetime | None) -> Limit:
     """Return a limit with what the rate limits tell better: what was reached, and its reset."""
     if limit.kind is not LimitKind.QUOTA:
@@ -95,14 +79,6 @@ def limit_without_error(rates: RateLimits, now: datetime | None) -> Limit | None
     """Return the limit that used-up windows alone tell of, as older files have it."""
     closed = rates.closed(now)
     return Limit(kind=LimitKind.QUOTA, resets_at=latest_reset(closed)) if closed else None
-
-
-def reset_time(text: str, now: datetime | None, zone: tzinfo | None) -> datetime | None:
-    """Return, in UTC, when a limit sentence says that the window opens again."""
-    # Its callers know a clock only within a sentence; the package reads one at its start, too.
-    if "Try again at " in text:
-        return None
-    return sentences.reset_time(text, now, zone) or after(now, sentences.delay(text))
 
 
 def _is_another(one: datetime | None, other: datetime | None) -> bool:

@@ -11,8 +11,9 @@ from typing import Any, ClassVar
 
 import msgspec
 
+from moonfold_handoff.limits import Evidence, recognise
 from moonfold_handoff.transcripts.base import Facts
-from moonfold_handoff.transcripts.codex_limits import completed, read_rate_limits, recognise
+from moonfold_handoff.transcripts.codex_limits import completed, read_rate_limits
 from moonfold_handoff.transcripts.codex_messages import (
     Answer,
     Words,
@@ -23,7 +24,7 @@ from moonfold_handoff.transcripts.codex_messages import (
     summary_digests,
     typed_words,
 )
-from moonfold_handoff.transcripts.codex_opening import Opening, selection_of
+from moonfold_handoff.transcripts.codex_opening import PROVIDER, Opening, selection_of
 from moonfold_handoff.transcripts.codex_records import Record, count_unknown, parse_record
 from moonfold_handoff.transcripts.codex_tools import CALLS, OUTPUTS
 from moonfold_handoff.transcripts.codex_turns import Turns
@@ -348,7 +349,8 @@ class CodexReader(Reader):
         if not self.turns.is_new(message):
             return
         now = record.time or self.turns.time
-        limit = recognise(error, now, record.zone)
+        evidence = Evidence(body=error, text=message, now=now, zone=record.zone)
+        limit = recognise(PROVIDER, evidence)
         if limit is not None:
             limit = completed(limit, self.turns.rates, now)
         elif self.turns.limit is None:

@@ -16,11 +16,12 @@ from typing import Any
 
 import msgspec
 
+from moonfold_handoff.limits import Evidence, recognise
 from moonfold_handoff.transcripts.base import STOPS, Facts, safe_id
 from moonfold_handoff.transcripts.gemini_items import call_status, tool_item
-from moonfold_handoff.transcripts.gemini_limits import api_error, recognise
 from moonfold_handoff.transcripts.gemini_words import (
     CANCELLED,
+    api_error,
     compaction,
     human_message,
     words,
@@ -331,7 +332,11 @@ class GeminiReader(Reader):
             return
         if not self.turn:
             self._begin_turn(id_)
-        limit = recognise(text, self.time)
+        said = api_error(text)
+        limit = None
+        if said is not None:
+            body = {"type": "error", "content": said}
+            limit = recognise(PROVIDER, Evidence(body=body, now=self.time))
         self.turn_limit = limit
         status = TurnStatus.FAILED
         if limit is None:

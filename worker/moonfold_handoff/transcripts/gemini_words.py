@@ -14,6 +14,7 @@ from moonfold_schemas.items import Attachment, AttachmentKind
 CANCELLED = "Request cancelled."
 """What the CLI notes, as an `info` message, when the person interrupts it."""
 
+_API_ERROR = re.compile(r"\[API Error: (?P<text>.*?)\](?:\n|\Z)", re.DOTALL)
 # How the CLI itself tells what no person asked of the model: its `isIgnoredUserContent`.
 _COMMANDS = ("/", "?")
 _NOT_HUMAN = (
@@ -98,3 +99,9 @@ def _attachment(part: Json) -> Attachment | None:
             kind = AttachmentKind.IMAGE if is_image else AttachmentKind.FILE
             return Attachment(kind=kind, name=string(data.get("displayName")))
     return None
+
+
+def api_error(text: str) -> str | None:
+    """Return what the provider said, from an error that it caused; None for any other error."""
+    match = _API_ERROR.match(text)
+    return match["text"] if match else None
