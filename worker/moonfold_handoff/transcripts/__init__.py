@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import tzinfo
 from pathlib import Path
 
-from moonfold_handoff.transcripts import claude_code, codex, gemini_cli
+from moonfold_handoff.transcripts import claude_code, codex, gemini_cli, opencode
 from moonfold_handoff.transcripts.base import Agent, Session, Step, Transcript, TranscriptError
 from moonfold_schemas.events import ItemRecorded, ThreadEvent
 
@@ -20,7 +20,7 @@ __all__ = [
     "sessions_in",
 ]
 
-AGENTS: tuple[Agent, ...] = (claude_code.AGENT, codex.AGENT, gemini_cli.AGENT)
+AGENTS: tuple[Agent, ...] = (claude_code.AGENT, codex.AGENT, gemini_cli.AGENT, opencode.AGENT)
 """Every agent whose sessions can be read."""
 
 _ZSTD = b"\x28\xb5\x2f\xfd"

@@ -9,12 +9,12 @@ background; there it is unknown.
 
 from __future__ import annotations
 
-import difflib
 import re
 from dataclasses import dataclass
 from typing import Any
 
 from moonfold_handoff.transcripts.claude_records import TOOL_USES, Record
+from moonfold_handoff.transcripts.diffs import file_diff, hunks
 from moonfold_handoff.transcripts.lines import Json, checklist, string, to_json
 from moonfold_schemas.items import (
     Command,
@@ -137,16 +137,13 @@ def _file_change(
     # An edit of nothing is how the edit tools create a file.
     if tool in {"Edit", "MultiEdit"} and edits and edits[0][0] == "":
         created = not original
-    hunks = _patch_lines(details.get("structuredPatch"))
-    if not hunks:
+    lines = _patch_lines(details.get("structuredPatch"))
+    if not lines:
         if tool == "Write" and original:
             edits = [(original, edits[0][1])] if edits else []
-        hunks = [line for old, new in edits for line in _diff_lines(old, new)]
+        lines = [line for old, new in edits for line in hunks(old, new)]
     change = FileChangeKind.ADD if created else FileChangeKind.UPDATE
-    diff = None
-    if hunks:
-        source = "/dev/null" if created else path
-        diff = "\n".join((f"--- {source}", f"+++ {path}", *hunks)) + "\n"
+    diff = file_diff("/dev/null" if created else path, path, lines)
     return FileChange(**ids, status=_status(result), path=path, change=change, diff=diff)
 
 
@@ -181,15 +178,6 @@ def _patch_lines(patch: Any) -> list[str]:
         lines.append(f"@@ -{start},{count} +{new_start},{new_count} @@")
         lines.extend(line for line in body if isinstance(line, str))
     return lines
-
-
-def _diff_lines(old: str, new: str) -> list[str]:
-    """Return the hunks from one passage to another; line numbers count from the passage's start."""
-    hunks = difflib.unified_diff(old.split("\n"), new.split("\n"), lineterm="")
-    if not old:
-        added = new.removesuffix("\n").split("\n")
-        return [f"@@ -0,0 +1,{len(added)} @@", *(f"+{line}" for line in added)] if new else []
-    return list(hunks)[2:]
 
 
 def _content_text(content: Any) -> str:
