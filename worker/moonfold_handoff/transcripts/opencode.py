@@ -84,9 +84,10 @@ def _read_export(document: Any, conversation_id: str, zone: tzinfo | None) -> Op
 def _said(info: Json, messages: list[Any]) -> Iterable[Any]:
     """Yield the messages that the person did not take back."""
     undone = dictionary(info.get("revert"))
+    first = string(undone.get("messageID"))
     for message in messages:
         said = dictionary(message)
-        if string(dictionary(said.get("info")).get("id")) != undone.get("messageID"):
+        if first is None or dictionary(said.get("info")).get("id") != first:
             yield message
             continue
         if part := string(undone.get("partID")):

@@ -21,7 +21,7 @@ from moonfold_handoff.transcripts.base import Session, Step, TranscriptError
 from moonfold_handoff.transcripts.json_lines import FORMAT, STEP_BYTES, StartOverError
 from moonfold_handoff.transcripts.lines import Json, count, dictionary, integer
 from moonfold_handoff.transcripts.opencode_reader import PROVIDER, OpenCodeReader
-from moonfold_handoff.transcripts.opencode_rows import START, Place, Row, Tables, snapshot
+from moonfold_handoff.transcripts.opencode_rows import START, Place, Row, Tables, Undo, snapshot
 
 STEP_MESSAGES = 500  # read in one step, at most
 LATE_MILLISECONDS = 2_000  # a row can be written so long after the time that it is given
@@ -108,7 +108,7 @@ class _Reading:
             StartOverError: What was read has changed in another way than by being written further.
             TranscriptError: The session is not there any more.
         """
-        self._learn(tables)
+        undo = self._learn(tables)
         taken = 0
         if not self._looked_back:
             newest = tables.newest()
@@ -117,13 +117,16 @@ class _Reading:
             # What is written from now on has this time or a later one.
             self._look_back_from(newest - LATE_MILLISECONDS)
             self._looked_back = True
-        taken += self._take_new(tables)
+        if undo.is_clearing and self._kept.place != START:
+            self.has_more = False
+        else:
+            taken += self._take_new(tables)
         known = (self._kept.messages, self._kept.parts)
         if not self.has_more and tables.counts(self._kept.place) != known:
             raise StartOverError
         return taken
 
-    def _learn(self, tables: Tables) -> None:
+    def _learn(self, tables: Tables) -> Undo:
         """Learn what is known of the session, and what the person took back."""
         about = tables.about()
         if about is None:
@@ -134,6 +137,7 @@ class _Reading:
             self._kept.undone = about.undo.mark
         if about.undo.takes_back(self._kept.place) or about.undo.mark != self._kept.undone:
             raise StartOverError
+        return about.undo
 
     def _take_changed(self, tables: Tables) -> int:
         """Take the rows that changed among those that were read."""

@@ -212,8 +212,7 @@ class OpenCodeReader(Reader):
             told.called = True
             told.refused = told.refused or is_refused(part)
             self.cut = None
-        ended = part.clock.get("end")
-        time = at(part.clock.get("start") if ended is None else ended) or message.created
+        time = at(part.clock.get("start")) or message.created
         for item in items:
             if not self._record(item, time):
                 continue
@@ -243,7 +242,7 @@ class OpenCodeReader(Reader):
     def _report_usage(self, message: Message, used: int) -> None:
         self.journal.add(
             UsageReported(
-                time=message.completed or message.created,
+                time=message.created,
                 conversation_id=self.conversation_id,
                 used_tokens=used,
             )

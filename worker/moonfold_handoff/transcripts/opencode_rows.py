@@ -111,10 +111,17 @@ class Row(NamedTuple):
 
 
 class Undo(NamedTuple):
-    """From where on the person took back what was said; `part` is empty for a whole message."""
+    """From where on the person took back what was said.
+
+    Attributes:
+        place: The first message that was taken back; `START` without one.
+        part: The part of it where that begins; empty for the whole message.
+        is_clearing: Whether its messages are being removed just now, one by one, for the next request.
+    """
 
     place: Place = START
     part: str = ""
+    is_clearing: bool = False
 
     @property
     def mark(self) -> str:
@@ -182,10 +189,12 @@ class Tables:
         return messages, parts
 
     def _undo(self, revert: dict[str, Any]) -> Undo:
-        message = string(revert.get("messageID")) or ""
+        message = string(revert.get("messageID"))
+        if not message:
+            return Undo()
         found = self._database.execute(_TIME_OF, (message, self._session_id)).fetchone()
         if found is None:
-            return Undo()
+            return Undo(is_clearing=True)
         return Undo(Place(integer(found[0]) or 0, message), string(revert.get("partID")) or "")
 
     def _rows(self, query: str, **where: Any) -> Iterator[Row]:
