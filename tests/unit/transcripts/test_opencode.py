@@ -318,6 +318,12 @@ def test_an_answer_and_its_reasoning_are_recorded(export: Export) -> None:
     assert ends(transcript) == [COMPLETED]
 
 
+def test_what_opencode_adds_to_an_answer_is_no_answer(export: Export) -> None:
+    export.user("one")
+    export.assistant("two", text("three", synthetic=True), text("four", ignored=True))
+    assert said(export.read()) == ["one", "two"]
+
+
 def test_a_text_that_was_begun_again_is_not_left_in_progress(export: Export) -> None:
     export.user("one")
     export.assistant(
@@ -697,6 +703,11 @@ def answer(type_: str, **fields: Any) -> str:
                 "responseBody": json.dumps({"error": {"code": "insufficient_quota"}}),
             },
             *(LimitKind.CREDITS, LIMITED, None),
+        ),
+        (
+            "APIError",
+            {"statusCode": 429, "responseHeaders": {"retry-after": "9" * 19}},
+            *(LimitKind.QUOTA, LIMITED, None),
         ),
         ("APIError", {"statusCode": 401}, LimitKind.AUTHENTICATION, FAILED, None),
         ("ProviderAuthError", {"providerID": "zen"}, LimitKind.AUTHENTICATION, FAILED, None),

@@ -40,6 +40,7 @@ from moonfold_schemas.items import (
     Item,
     ItemStatus,
     Plan,
+    Reasoning,
     UserMessage,
 )
 
@@ -326,13 +327,15 @@ def test_a_text_that_stays_open_is_given_up_with_its_message(
     database: OpenCodeDatabase, follower: Follower
 ) -> None:
     ask(database, 1, "one")
-    reply(database, 2, {**text("half"), "time": {"start": BEGUN}}, done=False)
+    begun = {"time": {"start": BEGUN}}
+    thought = {"type": "reasoning", "text": "hm", **begun}
+    reply(database, 2, thought, {**text("half"), **begun}, done=False)
     follower.read()
     error = {"name": "MessageAbortedError", "data": {"message": "Aborted"}}
     reply(database, 2, error=error)
     follower.read()
-    (answer,) = (i for i in items(follower.events) if isinstance(i, AssistantMessage))
-    assert (answer.text, answer.status) == ("half", ItemStatus.INTERRUPTED)
+    open_ = [i for i in items(follower.events) if isinstance(i, Reasoning | AssistantMessage)]
+    assert [i.status for i in open_] == [ItemStatus.INTERRUPTED] * 2
     assert settled(follower.events) == settled(in_one_go(follower.session))
     assert follower.read() == []
 
@@ -365,6 +368,17 @@ def test_an_agent_that_is_steered_goes_on_in_both_turns(
     command = items(follower.events)[1]
     assert (command.turn_id, command.status) == ("turn:msg_00001", ItemStatus.COMPLETED)
     assert ends(follower.events) == [TurnStatus.INTERRUPTED, TurnStatus.COMPLETED]
+
+
+def test_an_answer_to_an_earlier_request_ends_that_requests_turn(
+    database: OpenCodeDatabase, follower: Follower
+) -> None:
+    ask(database, 1, "one")
+    ask(database, 2, "two")
+    reply(database, 3, text("to one"), parentID="msg_00001")
+    follower.read()
+    (end,) = (e for e in settled(follower.events) if isinstance(e, TurnEnded))
+    assert (end.turn_id, end.status) == ("turn:msg_00001", TurnStatus.COMPLETED)
 
 
 def test_rows_of_one_millisecond_are_neither_missed_nor_doubled(

@@ -68,7 +68,7 @@ def part_items(part: Part, *, turn_id: str, cwd: str | None, completed: bool) ->
     ids = {"item_id": safe_id(part.id), "turn_id": turn_id}
     if part.type == "tool":
         return list(_tool_items(part, ids, cwd))
-    if part.type not in {"text", "reasoning"} or part.data.get("ignored") is True:
+    if part.type not in {"text", "reasoning"} or part.is_of_opencode:
         return []
     status = ItemStatus.COMPLETED
     if part.is_open:
@@ -76,8 +76,6 @@ def part_items(part: Part, *, turn_id: str, cwd: str | None, completed: bool) ->
     text: str = part.data["text"]
     if part.type == "reasoning":
         return [Reasoning(**ids, status=status, text=text)]
-    if part.data.get("synthetic") is True:
-        return []
     return [AssistantMessage(**ids, status=status, text=text)]
 
 

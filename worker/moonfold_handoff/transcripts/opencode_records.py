@@ -68,6 +68,11 @@ class Part:
         """Whether it was begun and not ended; one without times was never streamed."""
         return "start" in self.clock and "end" not in self.clock
 
+    @property
+    def is_of_opencode(self) -> bool:
+        """Whether OpenCode added it for the model, or keeps it out of its sight."""
+        return self.data.get("synthetic") is True or self.data.get("ignored") is True
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -136,9 +141,8 @@ class Message:
         """
         texts = []
         for part in self.parts:
-            own = part.data.get("synthetic") is True or part.data.get("ignored") is True
             name = {"text": "text", "subtask": "prompt"}.get(part.type)
-            if name and not own and (text := string(part.data.get(name))):
+            if name and not part.is_of_opencode and (text := string(part.data.get(name))):
                 texts.append(text)
         files = (_attachment(part) for part in self.parts if part.type == "file")
         return texts, tuple(files)
