@@ -370,6 +370,24 @@ def test_an_agent_that_is_steered_goes_on_in_both_turns(
     assert ends(follower.events) == [TurnStatus.INTERRUPTED, TurnStatus.COMPLETED]
 
 
+def test_a_compaction_that_is_noted_once_more_copies_no_request(
+    database: OpenCodeDatabase, follower: Follower
+) -> None:
+    ask(database, 1, "one")
+    compaction = {"type": "compaction", "auto": True, "overflow": True}
+    database.message("msg_00002", {"role": "user", "time": {}})
+    database.part("prt_00002_1", "msg_00002", compaction)
+    reply(database, 3, text("a summary"), summary=True)
+    ask(database, 4, "one")
+    reply(database, 5, text("answer"))
+    follower.read()
+    database.part("prt_00002_1", "msg_00002", {**compaction, "tail_start_id": "msg_00001"})
+    assert follower.read() == []
+    ask(database, 6, "one")
+    follower.read()
+    assert said(follower.events) == ["one", "answer", "one"]
+
+
 def test_an_answer_to_an_earlier_request_ends_that_requests_turn(
     database: OpenCodeDatabase, follower: Follower
 ) -> None:
@@ -423,6 +441,23 @@ def test_many_rows_of_one_moment_are_read_once_and_changes_after_them(
     database.tick = 1
     database.part("prt_00002_1", "msg_00002", text("changed"))
     assert said(follower.read()) == ["changed"]
+    assert follower.anew == 0
+
+
+def test_many_changes_between_two_readings_are_all_read(
+    database: OpenCodeDatabase, follower: Follower
+) -> None:
+    for number in range(1, 801, 2):
+        ask(database, number, "request")
+        reply(database, number + 1, bash("running"), done=False)
+    follower.read()
+    database.tick = 20
+    for number in range(2, 801, 2):
+        database.part(f"prt_{number:05}_1", f"msg_{number:05}", bash("completed"))
+        reply(database, number)
+    follower.read()
+    assert {i.status for i in items(follower.events)} == {ItemStatus.COMPLETED}
+    assert follower.read() == []
     assert follower.anew == 0
 
 
@@ -670,8 +705,31 @@ def test_rows_that_are_no_documents_are_counted(
     database.run("INSERT INTO part VALUES (x'00ff', 'msg_00001', 'ses_1', 'noon', 'noon', '7')")
     (step,) = session.steps()
     assert said(list(step.events)) == ["one"]
-    assert step.facts.skipped == {"broken row": 2, "malformed record": 2, "row too long": 2}
+    assert step.facts.skipped == {
+        "broken row": 2,
+        "malformed record": 1,
+        "row too long": 2,
+        "row without an id": 1,
+    }
     assert list(session.steps(step.cursor)) == []
+
+
+def test_a_row_whose_id_is_no_text_holds_nothing_up(
+    database: OpenCodeDatabase, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opencode_database, "STEP_MESSAGES", 1)
+    ask(database, 1, "one")
+    database.run(
+        "INSERT INTO message VALUES (CAST(x'ff' AS TEXT), 'ses_1', ?, ?, '{}')",
+        *(database.now, database.now + 1),
+    )
+    ask(database, 2, "two")
+    follower.read()
+    assert said(follower.events) == ["one", "two"]
+    assert follower.anew == 1
+    ask(database, 3, "three")
+    assert said(follower.read()) == ["three"]
+    assert follower.anew == 1
 
 
 def test_no_session_of_another_shape_is_fatal(

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import tzinfo
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -77,7 +77,7 @@ class DatabaseSession(Session):
                 with snapshot(self.path) as database:
                     taken = reading.step(Tables(database, self.session_id))
             except StartOverError:
-                reading, anew = _Reading(self._from_start()), True
+                reading, anew = _Reading(self._from_start(), accepts=True), True
                 continue
             if taken or anew:
                 yield reading.told(anew=anew)
@@ -87,12 +87,40 @@ class DatabaseSession(Session):
         return _Cursor(OpenCodeReader(conversation_id=self.conversation_id))
 
 
-class _Reading:
-    """One go through a session, from wherever it stands."""
+class _Seen(NamedTuple):
+    """What was seen of the rows written lately; the fields are those of the cursor."""
 
-    def __init__(self, kept: _Cursor) -> None:
+    since: int
+    rows: dict[str, tuple[int, int]]
+
+    def is_changed(self, row: Row) -> bool:
+        """Tell whether a row was written since."""
+        return row.updated >= self.since and self.rows.get(row.id) != (row.updated, row.mark)
+
+    def is_new(self, part: Row) -> bool:
+        """Tell whether a part that changed was not there before."""
+        return part.id not in self.rows and part.created >= self.since
+
+    def is_only_cleared(self, part: Row) -> bool:
+        """Tell whether OpenCode only noted that it leaves out a call's output from now on."""
+        state: Json = dictionary(dictionary(part.document).get("state"))
+        times = dictionary(state.get("time"))
+        cleared, ended = integer(times.get("compacted")), integer(times.get("end"))
+        return cleared is not None and ended is not None and ended < self.since <= cleared
+
+
+class _Reading:
+    """One go through a session, from wherever it stands.
+
+    Attributes:
+        has_more: Whether another step may find more.
+    """
+
+    def __init__(self, kept: _Cursor, *, accepts: bool = False) -> None:
+        """Begin where a cursor stands; `accepts` takes the rows as they are, countable or not."""
         self.has_more = True
         self._kept = kept
+        self._accepts = accepts
         self._looked_back = False
 
     def told(self, *, anew: bool) -> Step:
@@ -111,20 +139,28 @@ class _Reading:
         undo = self._learn(tables)
         taken = 0
         if not self._looked_back:
-            newest = tables.newest()
+            seen = _Seen(self._kept.since, self._kept.rows)
+            # What is written from now on has the newest time, or a later one.
+            self._look_back_from(tables.newest() - LATE_MILLISECONDS)
             if self._kept.place != START:
-                taken += self._take_changed(tables)
-            # What is written from now on has this time or a later one.
-            self._look_back_from(newest - LATE_MILLISECONDS)
+                taken += self._take_changed(tables, seen)
             self._looked_back = True
         if undo.is_clearing and self._kept.place != START:
             self.has_more = False
         else:
             taken += self._take_new(tables)
-        known = (self._kept.messages, self._kept.parts)
-        if not self.has_more and tables.counts(self._kept.place) != known:
-            raise StartOverError
+        if not self.has_more:
+            self._check(tables.counts(self._kept.place))
         return taken
+
+    def _check(self, counts: tuple[int, int]) -> None:
+        """See by the counts whether what was read is still there, and nothing else beside it."""
+        if counts == (self._kept.messages, self._kept.parts):
+            return
+        if not self._accepts:
+            raise StartOverError
+        # Damaged rows cannot all be read; they are no reason to begin again and again.
+        self._kept.messages, self._kept.parts = counts
 
     def _learn(self, tables: Tables) -> Undo:
         """Learn what is known of the session, and what the person took back."""
@@ -139,16 +175,16 @@ class _Reading:
             raise StartOverError
         return about.undo
 
-    def _take_changed(self, tables: Tables) -> int:
+    def _take_changed(self, tables: Tables, seen: _Seen) -> int:
         """Take the rows that changed among those that were read."""
         taken = 0
-        for row in tables.changed(self._kept.place, self._kept.since):
-            parts = list(tables.parts(row.id))
-            changed = [part for part in parts if self._is_changed(part)]
-            if not changed and not self._is_changed(row):
+        for row in self._usable(tables.changed(self._kept.place, seen.since)):
+            parts = list(self._usable(tables.parts(row.id)))
+            changed = [part for part in parts if seen.is_changed(part)]
+            if not changed and not seen.is_changed(row):
                 continue
-            self._kept.parts += sum(self._is_new(part) for part in changed)
-            told = [part for part in changed if not self._is_only_cleared(part)]
+            self._kept.parts += sum(seen.is_new(part) for part in changed)
+            told = [part for part in changed if not seen.is_only_cleared(part)]
             self._take(row, told, parts, again=True)
             self._remember(row, *changed)
             taken += 1
@@ -158,11 +194,11 @@ class _Reading:
         """Take the messages behind the last one, up to a limit."""
         taken = size = 0
         self.has_more = False
-        for row in tables.after(self._kept.place):
+        for row in self._usable(tables.after(self._kept.place)):
             if size >= STEP_BYTES or taken >= STEP_MESSAGES:
                 self.has_more = True
                 break
-            parts = list(tables.parts(row.id))
+            parts = list(self._usable(tables.parts(row.id)))
             self._take(row, parts, parts, again=False)
             self._remember(row, *parts)
             self._kept.place = Place(row.created, row.id)
@@ -180,6 +216,13 @@ class _Reading:
             documents = [data for part in shown if (data := self._document(part)) is not None]
             self._kept.reader.take_message({"info": info, "parts": documents}, again=again)
 
+    def _usable(self, rows: Iterator[Row]) -> Iterator[Row]:
+        for row in rows:
+            if row.id:
+                yield row
+            else:
+                count(self._kept.reader.skipped, "row without an id")
+
     def _document(self, row: Row) -> Any:
         """Return a row's document with its id, as an export has it, or None where it has none."""
         document = row.document
@@ -188,20 +231,6 @@ class _Reading:
         return {**document, "id": row.id} if isinstance(document, dict) else document
 
     # Rows that were written lately
-
-    def _is_changed(self, row: Row) -> bool:
-        seen = self._kept.rows.get(row.id)
-        return row.updated >= self._kept.since and seen != (row.updated, row.mark)
-
-    def _is_new(self, part: Row) -> bool:
-        return part.id not in self._kept.rows and part.created >= self._kept.since
-
-    def _is_only_cleared(self, part: Row) -> bool:
-        """Tell whether OpenCode only noted that it leaves out a call's output from now on."""
-        state: Json = dictionary(dictionary(part.document).get("state"))
-        times = dictionary(state.get("time"))
-        cleared, ended = integer(times.get("compacted")), integer(times.get("end"))
-        return cleared is not None and ended is not None and ended < self._kept.since <= cleared
 
     def _remember(self, *rows: Row) -> None:
         for row in rows:

@@ -58,7 +58,7 @@ class Told(msgspec.Struct):
     Attributes:
         turn: The turn that it belongs to; empty while that is not known.
         asked: Whether it is the person's, and began its turn.
-        copies: Whether OpenCode wrote it, as a copy of the request before.
+        own: Whether OpenCode wrote it, to compact or as a copy of the request before.
         end: A mark of how it ended; 0: it did not yet.
         used: The usage that was reported.
         streamed: Whether the model wrote it; a command that the person runs is an answer, too.
@@ -68,7 +68,7 @@ class Told(msgspec.Struct):
 
     turn: str = ""
     asked: bool = False
-    copies: bool = False
+    own: bool = False
     end: int = 0
     used: int = 0
     streamed: bool = False
@@ -146,16 +146,19 @@ class OpenCodeReader(Reader):
             if again:
                 told = Told(turn=_turn_id(message.id), asked=True)
             self._keep(message, told)
+        if told.own:
+            return
         if (compaction := message.find("compaction")) is not None:
-            self.overflowed = compaction.data.get("overflow") is True
+            told.own, self.overflowed = True, compaction.data.get("overflow") is True
+            return
         texts, attachments = message.asked()
-        if (not texts and not attachments) or told.copies:
+        if not texts and not attachments:
             return
         if not told.asked:
             mark = zlib.crc32(to_json(texts[:1]).encode())
             if self.overflowed and mark == self.request:
                 # What did not fit is asked once more, after the compaction that makes room for it.
-                told.copies, self.overflowed = True, False
+                told.own, self.overflowed = True, False
                 return
             self.request, self.overflowed = mark, False
             self._select(message)

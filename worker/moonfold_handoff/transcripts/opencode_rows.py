@@ -91,7 +91,7 @@ START = Place(-1, "")
 class Row(NamedTuple):
     """A row of a message or a part; its times are in milliseconds since the epoch.
 
-    `raw` is None for one that is too long.
+    `id` is empty for one that cannot be asked for by it, and `raw` None for one that is too long.
     """
 
     id: str
@@ -199,7 +199,8 @@ class Tables:
 
     def _rows(self, query: str, **where: Any) -> Iterator[Row]:
         for id_, created, updated, raw in self._database.execute(query, {**self._where, **where}):
-            yield Row(string(id_) or "", integer(created) or 0, integer(updated) or 0, raw)
+            is_text = isinstance(id_, str) and "\ufffd" not in id_
+            yield Row(id_ if is_text else "", integer(created) or 0, integer(updated) or 0, raw)
 
 
 def session_ids(path: Path) -> list[str]:
