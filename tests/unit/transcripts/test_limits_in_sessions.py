@@ -24,7 +24,8 @@ LIMITS = {
 }
 """The sessions that reach a limit; each does once, at its end."""
 
-NO_SESSIONS = {"corrupt"}
+NO_SESSIONS = {"corrupt", "recorded-1.18.33"}
+"""Files that are none: broken, or what OpenCode wrote to its database in the order it did."""
 
 
 def sessions(*roots: Path) -> list[Path]:
@@ -46,14 +47,14 @@ def test_public_sessions_have_the_limits_that_they_have() -> None:
     paths = sessions(PUBLIC)
     assert len(paths) > 15
     for path in paths:
-        if path.stem in NO_SESSIONS:
-            with pytest.raises(TranscriptError):
-                sessions_in(path)
-        else:
-            check(path)
+        check(path)
 
 
 def check(path: Path) -> None:
+    if path.stem in NO_SESSIONS:
+        with pytest.raises(TranscriptError):
+            sessions_in(path)
+        return
     transcript = read_transcript(path, zone=UTC)
     ends = [event for event in transcript.events if isinstance(event, TurnEnded)]
     found = [(end.status, end.limit) for end in ends if end.limit is not None]

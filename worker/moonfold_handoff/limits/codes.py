@@ -29,11 +29,14 @@ _MEANINGS = {
     "usage_limit_exceeded": Meaning(_QUOTA, is_open=True),
     "free_usage_limit_error": Meaning(_QUOTA),
     "go_usage_limit_error": Meaning(_QUOTA),
+    "black_usage_limit_error": Meaning(_QUOTA),  # OpenCode's gateway, as the next three
     "resource_exhausted": Meaning(_QUOTA, is_open=True),  # Connect, as Cursor ends a session
     # Credits, billing, or a plan that does not include it.
     "billing_error": Meaning(_CREDITS),
     "billing_hard_limit_reached": Meaning(_CREDITS),
     "credits_error": Meaning(_CREDITS),
+    "monthly_limit_error": Meaning(_CREDITS),
+    "user_limit_error": Meaning(_CREDITS),
     "credits_required": Meaning(_CREDITS),
     "insufficient_quota": Meaning(_CREDITS, is_open=True),
     "usage_not_included": Meaning(_CREDITS),
@@ -54,6 +57,7 @@ _MEANINGS = {
     "prompt_too_long": Meaning(_CONTEXT),
     # An account that has to be seen to.
     "account_on_hold": Meaning(_AUTHENTICATION),
+    "auth_error": Meaning(_AUTHENTICATION),
     "authentication_error": Meaning(_AUTHENTICATION),
     "authentication_failed": Meaning(_AUTHENTICATION),
     "cloud_credential_error": Meaning(_AUTHENTICATION),

@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
+from moonfold_handoff.limits import Evidence, recognise
 from moonfold_handoff.transcripts.base import STOPS, Facts, safe_id
 from moonfold_handoff.transcripts.json_lines import Reader
 from moonfold_handoff.transcripts.lines import dictionary, string, to_json
 from moonfold_handoff.transcripts.opencode_items import is_refused, part_items
-from moonfold_handoff.transcripts.opencode_limits import recognise
 from moonfold_handoff.transcripts.opencode_records import Message, Part, at, parse_message
 from moonfold_schemas.events import (
     ConversationCompacted,
@@ -313,7 +313,7 @@ class OpenCodeReader(Reader):
             self._record(Interruption(item_id=item_id, turn_id=told.turn, message=text), time)
             self._end_turn(message, told, TurnStatus.INTERRUPTED)
             return
-        limit = recognise(error, time)
+        limit = recognise(PROVIDER, Evidence(body=error, text=text, now=time))
         if limit is None:
             words = text or string(error.get("name")) or ""
             self._record(Error(item_id=item_id, turn_id=told.turn, message=words), time)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from moonfold_handoff.transcripts.clocks import from_epoch
+from moonfold_handoff.limits.clocks import from_epoch
 from moonfold_handoff.transcripts.lines import (
     MALFORMED,
     Json,
