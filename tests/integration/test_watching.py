@@ -4,6 +4,7 @@ import asyncio
 import itertools
 import json
 import os
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from blockbuster import blockbuster_ctx
 from conftest import Logged
+from helpers.opencode import OpenCodeDatabase
 from helpers.waiting import until
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
@@ -21,12 +23,14 @@ from moonfold_handoff import watching
 from moonfold_handoff.client import HandoffClient
 from moonfold_handoff.following import Followed, Follower
 from moonfold_handoff.store import log
-from moonfold_handoff.transcripts import Session, claude_code, json_lines
+from moonfold_handoff.transcripts import Agent, Session, claude_code, json_lines, opencode
 from moonfold_handoff.watching import Watcher
 from moonfold_schemas import decode_event
 from moonfold_schemas.events import ItemRecorded
 
 NAMES = ("3f8b0c52-9d1e-4a67-b2f4-6c0d9e7a1b35", "0b54d9e4-97e7-4b5e-8e0e-2f4f5b0a6b11")
+
+THREAD = f"claude-code:{NAMES[0]}"
 
 
 def line(number: int, text: str = "") -> bytes:
@@ -48,12 +52,13 @@ class Watched:
     found: list[tuple[Session, Followed, float]] = field(default_factory=list)
     troubles: list[tuple[Path, str]] = field(default_factory=list)
     since: float = 0.0
+    agent: Agent = claude_code.AGENT
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         watcher = Watcher(
             self.client,
-            [(claude_code.AGENT, [self.root])],
+            [(self.agent, [self.root])],
             found=lambda *told: self.found.append(told),
             troubled=lambda *told: self.troubles.append(told),
             since=self.since,
@@ -79,12 +84,11 @@ class Watched:
         """Wait until the thread of a session has recorded exactly these texts."""
 
         async def is_recorded() -> bool:
-            return await self.texts(number) == list(texts)
+            return await self.texts(f"claude-code:{NAMES[number]}") == list(texts)
 
         await until(is_recorded)
 
-    async def texts(self, number: int) -> list[str]:
-        thread_id = f"claude-code:{NAMES[number]}"
+    async def texts(self, thread_id: str) -> list[str]:
         raws = await log.raw(self.client.services.threads, thread_id, after=0, count=10_000)
         events = [decode_event(raw) for raw in raws]
         return [getattr(e.item, "text", "") for e in events if isinstance(e, ItemRecorded)]
@@ -157,6 +161,48 @@ async def test_two_sessions_in_one_folder_are_two_threads(watched: Watched) -> N
         await watched.has(1, "text 1", "text 2")
 
 
+async def test_sessions_that_share_a_database_are_followed_apart(
+    watched: Watched, redis: Redis
+) -> None:
+    database = OpenCodeDatabase(watched.root / "opencode.db")
+    database.now = int(time.time() * 1000)
+    watched.agent = opencode.AGENT
+    watched.since = time.time() - 60
+
+    def ask(session: str, number: int, **fields: Any) -> None:
+        if number == 1:
+            database.session(session, **fields)
+        else:
+            database.change_session(session, **fields)
+        id_ = f"msg_{session}_{number}"
+        database.message(id_, {"role": "user", "time": {"created": database.now}}, session)
+        database.part(
+            f"prt_{session}_{number}", id_, {"type": "text", "text": f"{session} {number}"}, session
+        )
+
+    async def has(session: str, *texts: str) -> None:
+        async def is_recorded() -> bool:
+            return await watched.texts(f"opencode:{session}") == list(texts)
+
+        await until(is_recorded)
+
+    ask("old", 1)
+    database.run("UPDATE session SET time_updated = ?", int((time.time() - 3600) * 1000))
+    try:
+        async with watched.running():
+            for number in (1, 2):
+                ask("one", number)
+                ask("two", number)
+            await has("one", "one 1", "one 2")
+            await has("two", "two 1", "two 2")
+            assert await watched.texts("opencode:old") == []
+            ask("old", 2)
+            await has("old", "old 1", "old 2")
+    finally:
+        database.close()
+    assert watched.troubles == []
+
+
 async def test_what_is_in_a_new_folder_is_found(watched: Watched) -> None:
     async with watched.running():
         watched.write(watched.path(0, "-new/deeper"), 1)
@@ -178,7 +224,7 @@ async def test_an_old_session_is_read_when_it_grows(watched: Watched) -> None:
     watched.since = 2_000_000
     async with watched.running():
         await watched.has(1, "text 1")
-        assert await watched.texts(0) == []
+        assert await watched.texts(THREAD) == []
         watched.write(old, 2)
         await watched.has(0, "text 1", "text 2")
 
@@ -217,7 +263,7 @@ async def test_a_file_replaced_by_another_session_is_that_one(watched: Watched) 
             replacement.write_bytes(json.dumps(document).encode() + b"\n")
             replacement.rename(path)
             await watched.has(number, f"of {number}")
-    assert await watched.texts(0) == ["of 0"]
+    assert await watched.texts(THREAD) == ["of 0"]
 
 
 async def trouble(watched: Watched, message: str) -> None:
@@ -321,7 +367,7 @@ async def test_stopping_in_the_middle_of_a_file_loses_nothing(
     watched.write(watched.path(), *numbers)
 
     async def has_begun() -> bool:
-        return len(await watched.texts(0)) > 3
+        return len(await watched.texts(THREAD)) > 3
 
     for _ in range(3):
         async with watched.running():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,7 @@ from moonfold_schemas import WireError
 LOOK_SECONDS = 2.0  # between two looks at all files
 GATHER_MILLISECONDS = 20  # changes are told once there were no more for so long
 GATHER_MOST_MILLISECONDS = 200
+ACTIVE_SECONDS = 6 * 3600  # in which an agent answers a request, where many sessions share a file
 AGAIN_SECONDS = 1.0  # before a file is read again whose thread could not be written
 FILES_KEPT = 256  # that were read last; of an older one the place is looked up when it grows again
 
@@ -167,6 +169,7 @@ class Watcher:
 
     def _touch(self, agent: Agent, path: Path) -> None:
         """Have a file read, now or when it is read to its end."""
+        path = agent.file_of(path)
         file = self._files.pop(path, None) or _File(agent)
         self._files[path] = file
         if len(self._files) > FILES_KEPT:
@@ -205,12 +208,29 @@ class Watcher:
     async def _read(self, path: Path, file: _File) -> None:
         if not file.followers or file.agent.shares_files:
             sessions = await asyncio.to_thread(lambda: list(file.agent.sessions(path)))
-            for session in sessions:
-                file.followers.setdefault(session.thread_id, Follower(self._client, session))
+            file.followers = {
+                session.thread_id: self._follower(file, session)
+                for session in sessions
+                if self._is_active(session)
+            }
         for follower in list(file.followers.values()):
+            asked_at = follower.session.asked_at
             written = await asyncio.to_thread(lambda: path.stat().st_mtime)
             followed = await follower.catch_up()
-            self._found(follower.session, followed, written)
+            self._found(follower.session, followed, written if asked_at is None else asked_at)
+
+    def _follower(self, file: _File, session: Session) -> Follower:
+        known = file.followers.get(session.thread_id)
+        if known is None:
+            return Follower(self._client, session)
+        known.session = session
+        return known
+
+    def _is_active(self, session: Session) -> bool:
+        """Tell whether a session is worth a look, where a change of its file may be another session's."""
+        if session.asked_at is None:
+            return True
+        return session.asked_at >= max(self._since, time.time() - ACTIVE_SECONDS)
 
     def _tell(self, path: Path, file: _File, trouble: str) -> None:
         if file.trouble != trouble:

@@ -106,7 +106,11 @@ class Session(ABC):
         provider: The agent that wrote the session, such as `claude-code`.
         session_id: The session as the agent names it; what its own resume takes.
         path: The file that holds it.
+        asked_at: When it was last asked something, in seconds since the epoch, where its file holds other
+            sessions too; else None.
     """
+
+    asked_at: float | None = None
 
     def __init__(self, provider: str, session_id: str, path: Path) -> None:
         self.provider = provider
@@ -165,6 +169,10 @@ class Agent(ABC):
     @abstractmethod
     def holds_sessions(self, path: Path) -> bool:
         """Tell by its name whether a file below a root holds sessions of a person (no subagent's)."""
+
+    def file_of(self, path: Path) -> Path:
+        """Return the file whose sessions a file has a part of; mostly itself."""
+        return path
 
     @abstractmethod
     def sessions(self, path: Path) -> Iterable[Session]:

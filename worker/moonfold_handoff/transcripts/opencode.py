@@ -28,6 +28,7 @@ class OpenCode(Agent):
 
     provider = PROVIDER
     title = "OpenCode"
+    shares_files = True
 
     def roots(self, environment: Mapping[str, str], home: Path) -> tuple[Path, ...]:
         """Return its folder of data."""
@@ -39,18 +40,22 @@ class OpenCode(Agent):
         name = path.name.removesuffix(_LOG)
         return name == "opencode.db" or (name.startswith("opencode-") and name.endswith(".db"))
 
+    def file_of(self, path: Path) -> Path:
+        """Return the database of a log."""
+        return path.with_name(path.name.removesuffix(_LOG))
+
     def sessions(self, path: Path) -> Iterable[Session]:
         """Return a person's sessions in a database, or in its log, or the one of an export.
 
         Raises:
             TranscriptError: The database is busy or broken.
         """
-        path = path.with_name(path.name.removesuffix(_LOG))
+        path = self.file_of(path)
         with path.open("rb") as file:
             head = file.read(_HEAD_BYTES)
         if head.startswith(_SQLITE):
-            for session_id in session_ids(path):
-                yield DatabaseSession(session_id, path)
+            for session_id, asked_at in session_ids(path):
+                yield DatabaseSession(session_id, path, asked_at)
         elif b'"info"' in head and (export := _export(path)) is not None:
             session_id = export["info"]["id"]
             yield DocumentSession(PROVIDER, session_id, path, _read_export)

@@ -55,8 +55,9 @@ class _Cursor(msgspec.Struct, array_like=True):
 class DatabaseSession(Session):
     """A session in OpenCode's database."""
 
-    def __init__(self, session_id: str, path: Path) -> None:
+    def __init__(self, session_id: str, path: Path, asked_at: float | None = None) -> None:
         super().__init__(PROVIDER, session_id, path)
+        self.asked_at = asked_at
 
     def steps(
         self,

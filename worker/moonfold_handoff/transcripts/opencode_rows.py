@@ -25,7 +25,7 @@ _TABLES = """
     WHERE type = 'table' AND name IN ('session', 'message', 'part')
 """
 _SESSIONS = """
-    SELECT id FROM session WHERE parent_id IS NULL AND typeof(id) = 'text'
+    SELECT id, time_updated FROM session WHERE parent_id IS NULL AND typeof(id) = 'text'
     ORDER BY time_updated DESC, id
 """
 _ABOUT = "SELECT directory, title, version, revert FROM session WHERE id = ?"
@@ -203,8 +203,10 @@ class Tables:
             yield Row(id_ if is_text else "", integer(created) or 0, integer(updated) or 0, raw)
 
 
-def session_ids(path: Path) -> list[str]:
-    """Return the ids of a person's sessions in a database, the one that changed last first.
+def session_ids(path: Path) -> list[tuple[str, float]]:
+    """Return a person's sessions in a database, the one that was asked something last first.
+
+    Each with the time of that, in seconds since the epoch: OpenCode notes it with every request.
 
     Raises:
         TranscriptError: The database is busy or broken.
@@ -212,7 +214,8 @@ def session_ids(path: Path) -> list[str]:
     with snapshot(path) as database:
         if database.execute(_TABLES).fetchone() != (3,):
             return []
-        return [id_ for (id_,) in database.execute(_SESSIONS)]
+        found = database.execute(_SESSIONS)
+        return [(id_, (integer(updated) or 0) / 1000) for id_, updated in found]
 
 
 @contextmanager
