@@ -15,8 +15,8 @@ from moonfold_handoff.client import HandoffClient
 from moonfold_handoff.settings import Settings
 from moonfold_handoff.store.log import SequenceConflictError
 from moonfold_handoff.transcripts import Transcript
-from moonfold_schemas import HandoffRequest, HandoffResult, NewRequest, Target, encode
-from moonfold_schemas.requests import ProviderLimitReached, ProviderSwitchRequested
+from moonfold_schemas import HandoffResult, NewRequest, Target, encode
+from moonfold_schemas.requests import ProviderSwitchRequested
 
 WAIT_SECONDS = 30.0  # for a result; a worker answers in milliseconds
 
@@ -58,6 +58,8 @@ async def transfer(
 ) -> Transfer:
     """Record a transcript as a thread, ask for a handoff to `target`, and wait for it.
 
+    A person named the target, so it is a switch, whether or not the transcript ends at a limit.
+
     With the embedded server a worker runs in this process meanwhile; otherwise one must be running.
 
     Raises:
@@ -69,14 +71,14 @@ async def transfer(
     ):
         progress(f"Recording {len(transcript.events):,} events")
         thread_id, through = await _record(client, transcript)
-        asked = _request(
-            client,
-            transcript,
-            thread_id,
-            through,
-            target=target,
+        asked = ProviderSwitchRequested(
+            request_id=str(uuid.uuid4()),
+            session_id=client.session_id,
+            thread_id=thread_id,
+            through=through,
             request=request,
             token_cap=token_cap,
+            target=target,
         )
         progress("Waiting for the handoff")
         started = time.perf_counter()
@@ -116,37 +118,3 @@ async def _record(client: HandoffClient, transcript: Transcript) -> tuple[str, i
         thread_id = f"{transcript.thread_id}:{digest.hexdigest()}"
         return thread_id, await client.append(thread_id, 0, transcript.events)
     return transcript.thread_id, min(through, len(transcript.events))
-
-
-def _request(
-    client: HandoffClient,
-    transcript: Transcript,
-    thread_id: str,
-    through: int,
-    *,
-    target: Target,
-    request: NewRequest | None,
-    token_cap: int | None,
-) -> HandoffRequest:
-    request_id = str(uuid.uuid4())
-    if transcript.limit is not None:
-        return ProviderLimitReached(
-            request_id=request_id,
-            session_id=client.session_id,
-            thread_id=thread_id,
-            through=through,
-            request=request,
-            token_cap=token_cap,
-            candidates=(target,),
-            conversation_id=transcript.conversation_id,
-            limit=transcript.limit,
-        )
-    return ProviderSwitchRequested(
-        request_id=request_id,
-        session_id=client.session_id,
-        thread_id=thread_id,
-        through=through,
-        request=request,
-        token_cap=token_cap,
-        target=target,
-    )

@@ -14,10 +14,12 @@ from moonfold_handoff.cli.demo import demo
 from moonfold_handoff.cli.explain import explain
 from moonfold_handoff.cli.fork import fork
 from moonfold_handoff.cli.handoff import handoff
+from moonfold_handoff.cli.providers import providers
 from moonfold_handoff.cli.settings import settings
 from moonfold_handoff.cli.threads import thread, threads
 from moonfold_handoff.cli.worker import worker
 from moonfold_handoff.embedded import EmbeddedServerError
+from moonfold_handoff.policy import PolicyError
 from moonfold_handoff.settings import Settings
 from moonfold_handoff.store.connection import InvalidRedisUrlError, RedisError
 from moonfold_handoff.store.log import AppendError
@@ -31,6 +33,7 @@ EXPECTED = (
     EmbeddedServerError,
     InvalidRedisUrlError,
     NoWorkerError,
+    PolicyError,
     TranscriptError,
     WireError,
 )
@@ -76,5 +79,5 @@ def main(ctx: click.Context) -> None:
     ctx.obj = read
 
 
-for command in (demo, explain, fork, handoff, settings, thread, threads, worker):
+for command in (demo, explain, fork, handoff, providers, settings, thread, threads, worker):
     main.add_command(command)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from moonfold_handoff.context.availability import Instance
 from moonfold_handoff.context.portable import body, kind_of, label
 from moonfold_handoff.context.preamble import cite
 from moonfold_handoff.transcripts import Transcript
@@ -21,6 +22,7 @@ from moonfold_schemas.results import (
     Delivery,
     HandoffPrepared,
     HandoffReady,
+    PassedOver,
     PositionRange,
 )
 
@@ -73,6 +75,13 @@ def forked(result: HandoffReady | HandoffPrepared) -> None:
     )
     console.print()
     console.print(budget_table(result.budget))
+
+
+def passed_over(console: Console, candidates: Iterable[PassedOver]) -> None:
+    """Say of each candidate before the target why it was not taken."""
+    for candidate in candidates:
+        name = Instance.of(candidate.target).name
+        console.print(f"[yellow]Passed over {name}[/yellow]: {candidate.message}")
 
 
 def next_steps() -> None:
