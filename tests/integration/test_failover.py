@@ -76,12 +76,12 @@ pytestmark = pytest.mark.usefixtures("recorded")
 
 
 async def test_a_failover_says_whom_it_passed_over_and_why(
-    client: HandoffClient, running_worker: RunningWorker, redis: Redis, logged: Logged
+    services: Services, logged: Logged
 ) -> None:
-    until = await use_up(redis, GEMINI, 2)
+    until = await use_up(services.redis, GEMINI, 2)
     limit = quota(3)
     candidates = (CODEX, GEMINI, FULL, CLAUDE, OPENCODE)
-    result = await ready(client, limited(candidates=candidates, limit=limit))
+    result = await taken(services, limited(candidates=candidates, limit=limit))
     assert result.target == CLAUDE
     left, at_limit, full = result.passed_over
     assert (left.target, left.reason, left.until) == (CODEX, LIMITED, limit.resets_at)
@@ -121,6 +121,12 @@ async def test_the_limit_itself_may_be_the_earliest_reset(services: Services, re
     limit = quota(1)
     result = await refused(services, limited(limit=limit))
     assert result.resets_at == limit.resets_at
+
+
+async def test_a_later_reset_that_is_known_already_counts(services: Services, redis: Redis) -> None:
+    until = await use_up(redis, CODEX, 5)
+    result = await refused(services, limited(limit=quota(1), candidates=(CODEX,)))
+    assert result.resets_at == until
 
 
 async def test_a_single_candidate_without_room_says_so(services: Services) -> None:

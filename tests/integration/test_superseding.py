@@ -154,6 +154,18 @@ async def test_what_is_published_stays(
     assert isinstance(done, HandoffReady)
 
 
+async def test_of_requests_for_one_point_only_those_that_wait_lose_their_place(
+    redis: Redis,
+) -> None:
+    done, waiting = sorted((switch(through=5), switch(through=5)), key=lambda one: one.request_id)
+    for request in (done, waiting):
+        await queue.enqueue_request(redis, request)
+    await redis.delete(keys.job(done.request_id))
+    await queue.enqueue_request(redis, switch(through=8))
+    found = [name async for name in redis.scan_iter("moonfold:superseded:*")]
+    assert found == [f"moonfold:superseded:{waiting.request_id}".encode()]
+
+
 async def test_what_runs_is_answered(
     client: HandoffClient,
     running_worker: RunningWorker,

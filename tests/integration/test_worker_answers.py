@@ -579,7 +579,7 @@ async def test_every_line_of_a_job_says_which_job(
     lines = [line for line in logged.lines if line["event"] != "worker_started"]
     assert sorted(line["event"] for line in lines) == sorted(
         ["handoff_ready"] * 2
-        + ["candidate_passed_over"]
+        + ["candidate_passed_over"] * 2
         + ["handoff_failed"] * 4
         + ["thread_folded"]
     )

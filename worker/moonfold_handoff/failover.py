@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import AsyncExitStack
 from datetime import datetime
 from functools import partial
 from typing import NamedTuple
@@ -21,7 +22,7 @@ from moonfold_handoff.context.availability import (
     notice_of,
     throttle_delay,
 )
-from moonfold_handoff.context.candidates import Decision, clock, decide
+from moonfold_handoff.context.candidates import clock, decide
 from moonfold_handoff.context.planning import plan
 from moonfold_handoff.context.state import ThreadState
 from moonfold_handoff.errors import (
@@ -46,8 +47,15 @@ from moonfold_schemas.results import (
 logger = structlog.get_logger()
 
 
-async def fail_over(services: Services, request: ProviderLimitReached) -> HandoffResult:
+async def fail_over(
+    services: Services, request: ProviderLimitReached, later: AsyncExitStack
+) -> HandoffResult:
     """Answer a limit: the handoff to the first candidate that can go on, or how long to wait.
+
+    Args:
+        services: what it is done with.
+        request: what is asked.
+        later: takes what can wait until the session has its answer: telling all threads of the limit.
 
     Raises:
         NoTargetError: nobody is named, nobody is available, or the thread went on too often.
@@ -66,17 +74,9 @@ async def fail_over(services: Services, request: ProviderLimitReached) -> Handof
         )
     case = await _case(services, request, now)
     notice = None if request.limit is None else notice_of(request.limit, now, now)
-    marking = asyncio.create_task(_mark(services, case.left, notice, now))
-    try:
-        _allow(services, case)
-        decision = _decide(services, request, case, notice)
-        ready = await built(services, request, request.thread_id, case.state, decision.plan)
-    finally:
-        await marking
-    for one in decision.passed_over:
-        instance = Instance.of(one.target)
-        logger.info("candidate_passed_over", provider=instance.name, reason=one.reason.value)
-    return replace(ready, passed_over=decision.passed_over)
+    later.push_async_callback(_mark, services, case.left, notice, now)
+    _allow(services, case)
+    return await _built(services, request, case, notice)
 
 
 async def prepare(services: Services, request: ProviderLimitNear) -> HandoffPrepared:
@@ -88,9 +88,7 @@ async def prepare(services: Services, request: ProviderLimitNear) -> HandoffPrep
         HandoffError: the thread cannot be read.
     """
     case = await _case(services, request, utc_now())
-    decision = _decide(services, request, case, None)
-    ready = await built(services, request, request.thread_id, case.state, decision.plan)
-    return prepared(replace(ready, passed_over=decision.passed_over))
+    return prepared(await _built(services, request, case, None))
 
 
 async def count(services: Services, ready: HandoffReady) -> None:
@@ -206,23 +204,25 @@ def _allow(services: Services, case: _Case) -> None:
     )
 
 
-def _decide(
+async def _built(
     services: Services,
     request: ProviderLimitReached | ProviderLimitNear,
     case: _Case,
     notice: Notice | None,
-) -> Decision:
-    """Return where the thread goes on; `notice` is what the request itself says of the instance it leaves."""
+) -> HandoffReady:
+    """Return the handoff; `notice` is what the request itself says of the instance it leaves."""
     notices = dict(case.known.notices)
     if case.left is not None and notice is not None:
         earlier = notices.get(case.left, notice)
         notices[case.left] = max(earlier, notice, key=lambda one: one.until)
-    return decide(
+    decision = decide(
         _candidates(services, request, case.left),
         partial(planned, services, request, request.thread_id, case.state),
         left=None if _is_full(request) else case.left,
         notices=notices,
     )
+    ready = await built(services, request, request.thread_id, case.state, decision.plan)
+    return replace(ready, passed_over=decision.passed_over)
 
 
 def _is_full(request: ProviderLimitReached | ProviderLimitNear) -> bool:

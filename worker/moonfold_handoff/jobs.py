@@ -7,12 +7,14 @@ errors of a server that is away pass through, for the worker to try again.
 from __future__ import annotations
 
 import time
+from contextlib import AsyncExitStack
 from typing import Any
 
 import structlog
 from msgspec.structs import replace
 
 from moonfold_handoff import failover, forks
+from moonfold_handoff.context.availability import Instance
 from moonfold_handoff.errors import HandoffError, InvalidRequestError
 from moonfold_handoff.handoffs import as_asked, built, planned, prepared
 from moonfold_handoff.services import Services
@@ -31,6 +33,7 @@ from moonfold_schemas.results import (
     HandoffFailed,
     HandoffReady,
     HandoffResult,
+    HandoffWaiting,
 )
 
 ORDINARY_FAILURES = {
@@ -66,19 +69,20 @@ async def build_handoff(services: Services, job_id: str, argument: bytes) -> Non
     structlog.contextvars.bind_contextvars(
         request_id=request.request_id, thread_id=request.thread_id
     )
-    try:
-        result = await _answer(services, request)
-    except HandoffError as error:
-        await abandon(
-            services, job_id=job_id, function=BUILD_HANDOFF, argument=argument, error=error
-        )
-        return
-    elapsed = (time.perf_counter() - started) * 1000
-    result = replace(result, created_at=utc_now(), duration_ms=round(elapsed, 3))
-    published = await results.publish(services.redis, result, ttl=services.settings.result_ttl)
-    _report(result, published=published)
-    if isinstance(request, ProviderLimitReached) and isinstance(result, HandoffReady):
-        await failover.count(services, result)  # the session has its result already
+    async with AsyncExitStack() as later:  # what can wait until the session has its answer
+        try:
+            result = await _answer(services, request, later)
+        except HandoffError as error:
+            await abandon(
+                services, job_id=job_id, function=BUILD_HANDOFF, argument=argument, error=error
+            )
+            return
+        elapsed = (time.perf_counter() - started) * 1000
+        result = replace(result, created_at=utc_now(), duration_ms=round(elapsed, 3))
+        published = await results.publish(services.redis, result, ttl=services.settings.result_ttl)
+        _report(result, published=published)
+        if isinstance(request, ProviderLimitReached) and isinstance(result, HandoffReady):
+            await failover.count(services, result)
 
 
 async def fold_thread(services: Services, job_id: str, argument: bytes) -> None:
@@ -129,10 +133,12 @@ async def abandon(
     _report(result, published=published)
 
 
-async def _answer(services: Services, request: HandoffRequest) -> HandoffResult:
+async def _answer(
+    services: Services, request: HandoffRequest, later: AsyncExitStack
+) -> HandoffResult:
     match request:
         case ProviderLimitReached():
-            return await failover.fail_over(services, request)
+            return await failover.fail_over(services, request, later)
         case ProviderLimitNear():
             return await failover.prepare(services, request)
         case ForkRequested():
@@ -186,7 +192,12 @@ def _report(result: HandoffResult, *, published: bool) -> None:
     """Log what was answered: sizes and ids, no text."""
     if not published:
         logger.info("already_answered")
-    elif isinstance(result, HandoffReady):
+        return
+    if not isinstance(result, HandoffWaiting):
+        for one in result.passed_over:
+            name = Instance.of(one.target).name
+            logger.info("candidate_passed_over", provider=name, reason=one.reason.value)
+    if isinstance(result, HandoffReady):
         logger.info(
             "handoff_ready",
             provider=result.target.provider,
