@@ -7,10 +7,13 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
+from helpers.asking import append, conversation
+from helpers.limits import POLICY
 from helpers.servers import KINDS, RedisServer, binary_of
 from helpers.waiting import DEADLINE_SECONDS
 from redis.asyncio import Redis
@@ -18,6 +21,7 @@ from redis.asyncio import Redis
 import redis as sync_redis
 from moonfold_handoff import logs, worker
 from moonfold_handoff.client import HandoffClient
+from moonfold_handoff.policy import load_policy
 from moonfold_handoff.services import Services, open_services
 from moonfold_handoff.settings import Settings
 from moonfold_handoff.store import keys
@@ -98,6 +102,21 @@ async def redis(services: Services) -> Redis:
 async def client(settings: Settings) -> AsyncIterator[HandoffClient]:
     async with HandoffClient("session", settings) as client:
         yield client
+
+
+@pytest.fixture
+async def ruled(settings: Settings, tmp_path: Path) -> AsyncIterator[Services]:
+    """Services of a worker with a failover policy."""
+    file = tmp_path / "policy.toml"
+    file.write_text(POLICY, encoding="utf-8")
+    async with open_services(settings, name="test", policy=load_policy(file)) as services:
+        yield services
+
+
+@pytest.fixture
+async def recorded(redis: Redis) -> None:
+    """Record the thread that requests mean by default."""
+    await append(redis, conversation())
 
 
 @dataclass

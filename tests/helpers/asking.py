@@ -20,6 +20,7 @@ from moonfold_schemas.items import Item, ItemBase
 from moonfold_schemas.requests import (
     ForkRequested,
     NewRequest,
+    ProviderLimitNear,
     ProviderLimitReached,
     ProviderSwitchRequested,
     RestartRequested,
@@ -92,6 +93,10 @@ def restart(**changes: Any) -> RestartRequested:
 
 def limited(**changes: Any) -> ProviderLimitReached:
     return ProviderLimitReached(**_ids({"candidates": (CODEX, CLAUDE), **changes}))
+
+
+def near(**changes: Any) -> ProviderLimitNear:
+    return ProviderLimitNear(**_ids({"candidates": (CODEX, CLAUDE), "request": None, **changes}))
 
 
 def fork(**changes: Any) -> ForkRequested:

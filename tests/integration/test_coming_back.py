@@ -45,7 +45,8 @@ def in_(conversation_id: str, **changes: Any) -> Target:
 
 def limited_in(conversation_id: str, **changes: Any) -> HandoffRequest:
     target = in_(conversation_id, **changes.pop("target_changes", {}))
-    return limited(candidates=(target,), **changes)
+    # A conversation of the provider that is used up would be no candidate.
+    return limited(candidates=(target,), provider="gemini-cli", **changes)
 
 
 def switched_to(conversation_id: str, **changes: Any) -> HandoffRequest:
@@ -362,8 +363,12 @@ async def test_the_first_candidate_that_goes_on_natively_needs_no_room(
     last = await client.append(THREAD, 0, conversation())
     full = Target(provider="opencode", capacity=16_000)
     target = in_("c", native=RESUMES, capacity=16_000)
-    result = await ready(client, limited(candidates=(full, target), through=last))
+    result = await ready(
+        client, limited(candidates=(full, target), provider="gemini-cli", through=last)
+    )
     assert (result.target, result.delivery) == (target, Delivery.NATIVE)
-    request = limited(candidates=(full, target), through=last, native_failed=True)
+    request = limited(
+        candidates=(full, target), provider="gemini-cli", through=last, native_failed=True
+    )
     await client.request(request)
     assert isinstance(await client.wait(request.request_id, 10), HandoffFailed)

@@ -11,7 +11,6 @@ from blockbuster import blockbuster_ctx
 from conftest import Logged, RunningWorker
 from helpers.asking import (
     CLAUDE,
-    CODEX,
     FULL,
     SESSION,
     THREAD,
@@ -227,7 +226,12 @@ async def test_a_throttle_is_waited_for(
 
 
 @pytest.mark.parametrize(
-    "limit", [Limit(kind=LimitKind.THROTTLE), Limit(kind=LimitKind.QUOTA, retry_after=60), None]
+    "limit",
+    [
+        Limit(kind=LimitKind.THROTTLE, retry_after=301),
+        Limit(kind=LimitKind.QUOTA, retry_after=60),
+        None,
+    ],
 )
 async def test_any_other_limit_is_handed_off(
     limit: Limit | None, client: HandoffClient, running_worker: RunningWorker
@@ -240,8 +244,8 @@ async def test_a_candidate_without_room_is_passed_over(
     client: HandoffClient, running_worker: RunningWorker
 ) -> None:
     await client.append(THREAD, 0, conversation())
-    result = await ready(client, limited(candidates=(FULL, FULL, CODEX, CLAUDE)))
-    assert result.target == CODEX
+    result = await ready(client, limited(candidates=(FULL, FULL, CLAUDE)))
+    assert result.target == CLAUDE
 
 
 async def test_where_no_candidate_has_room_the_last_one_says_why(
@@ -329,7 +333,7 @@ BAD_JOBS = {
     "wrong types": (job(request_body(through="8")), "cannot be read"),
     "out of range": (job(request_body(through=-1)), "cannot be read"),
     "no target": (job(request_body(target=None)), "cannot be read"),
-    "no candidates": (job(request_body(type="provider.limit_reached", candidates=[])), "read"),
+    "no candidate": (job(request_body(type="provider.limit_reached", candidates=[{}])), "read"),
     "text of a wrong type": (job({**request_body(), "request": {"text": [SECRET]}}), "read"),
     "unknown function": (job(request_body(), f="os.system"), "unknown function"),
     "function is no name": (job(request_body(), f=5), "job cannot be read"),
@@ -562,7 +566,7 @@ async def test_every_line_of_a_job_says_which_job(
     client: HandoffClient, running_worker: RunningWorker, redis: Redis, logged: Logged
 ) -> None:
     await client.append(THREAD, 0, conversation())
-    good, full = switch(), limited(candidates=(FULL, CODEX))
+    good, full = switch(), limited(candidates=(FULL, CLAUDE))
     unfit, lost = limited(candidates=(FULL,)), switch(thread_id="nobody")
     for request in (good, full, unfit, lost):
         await answer(client, request)
@@ -575,7 +579,7 @@ async def test_every_line_of_a_job_says_which_job(
     lines = [line for line in logged.lines if line["event"] != "worker_started"]
     assert sorted(line["event"] for line in lines) == sorted(
         ["handoff_ready"] * 2
-        + ["candidate_has_no_room"]
+        + ["candidate_passed_over"] * 2
         + ["handoff_failed"] * 4
         + ["thread_folded"]
     )

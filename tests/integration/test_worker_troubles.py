@@ -466,7 +466,7 @@ async def test_a_cancelled_job_lets_go_of_its_claim(
     one = WakeWorker(services, keys.HANDOFFS, 1)
     await services.redis.set("arq:in-progress:j", one.token, px=30_000)
     with pytest.raises(asyncio.CancelledError):
-        await one._run("j", 0, 1, None)
+        await one._run("j", 0, 1, None, None)
     assert not await services.redis.exists("arq:in-progress:j")
 
 

@@ -229,7 +229,7 @@ async def claim(redis: Redis, token: str, *running: str, wanted: int = 10) -> li
         *running,
     ]
     reply = await worker._claim(redis, (keys.HANDOFFS,), arguments)
-    return list(zip(*[iter(reply)] * 4, strict=True))
+    return list(zip(*[iter(reply)] * 5, strict=True))
 
 
 async def test_a_claim_brings_jobs_with_their_bodies_and_counts_attempts(redis: Redis) -> None:
@@ -240,18 +240,19 @@ async def test_a_claim_brings_jobs_with_their_bodies_and_counts_attempts(redis: 
     body = await redis.get(keys.job(first))
     score = await redis.zscore(keys.HANDOFFS, first)
     assert score is not None
-    [(job_id, due, attempt, raw)] = await claim(redis, "a", wanted=1)
+    [(job_id, due, attempt, raw, newer)] = await claim(redis, "a", wanted=1)
     assert (job_id, float(due), attempt, raw) == (first.encode(), score, 1, body)
+    assert newer is None
     assert 0 < await redis.ttl(f"arq:retry:{first}") <= 88_400
     assert 0 < await redis.pttl(f"arq:in-progress:{first}") <= 30_000
     # What another worker has is passed over; what is due later is left.
     await redis.zadd(keys.HANDOFFS, {requests[2].request_id: 10**14})
-    assert [(j, n) for j, _, n, _ in await claim(redis, "b")] == [(second.encode(), 1)]
+    assert [(j, n) for j, _, n, *_ in await claim(redis, "b")] == [(second.encode(), 1)]
     # What this worker is running is, too; a claim whose reply was lost is another attempt.
     assert await claim(redis, "a", first) == []
-    assert [(j, n) for j, _, n, _ in await claim(redis, "a")] == [(first.encode(), 2)]
+    assert [(j, n) for j, _, n, *_ in await claim(redis, "a")] == [(first.encode(), 2)]
     await redis.delete(f"arq:in-progress:{first}", keys.job(first))
-    assert [(j, n, r) for j, _, n, r in await claim(redis, "b", second)] == [
+    assert [(j, n, r) for j, _, n, r, _ in await claim(redis, "b", second)] == [
         (first.encode(), 3, None)
     ]
 

@@ -9,6 +9,7 @@ from moonfold_schemas.results import Figure, Origin
 
 CAP = "MOONFOLD_CONTEXT_HANDOFF_TOKEN_CAP"
 WINDOWS = "MOONFOLD_MODEL_WINDOWS"
+NEAR = "MOONFOLD_LIMIT_NEAR_PERCENT"
 
 
 def read(**environment: str) -> Settings:
@@ -73,3 +74,26 @@ def test_the_file_of_windows_is_a_path_that_is_read_when_it_is_needed(tmp_path: 
 @pytest.mark.parametrize("environment", [{}, {WINDOWS: " "}], ids=str)
 def test_there_is_none_by_default(environment: dict[str, str]) -> None:
     assert read(**environment).model_windows is None
+
+
+@pytest.mark.parametrize(
+    ("text", "percent"), [("1", 1), ("90", 90), ("100", 100), ("75%", 75), (" 80 % ", 80)]
+)
+def test_the_share_of_a_quota_that_is_nearly_all_of_it(text: str, percent: int) -> None:
+    settings = read(**{NEAR: text})
+    assert (settings.limit_near_percent, settings.warnings) == (percent, ())
+
+
+@pytest.mark.parametrize("text", ["0", "101", "-5", "0.9", "ninety", "%", "²"])
+def test_a_share_that_cannot_be_read_is_one_sentence_and_the_default(text: str) -> None:
+    settings = read(**{NEAR: text})
+    assert settings.limit_near_percent == 90
+    assert settings.warnings == (
+        f"{NEAR} is not a whole number of percent, 1-100; using the default, 90.",
+    )
+
+
+def test_failovers_are_limited_by_default() -> None:
+    assert read().failovers_per_hour == 6
+    assert read(MOONFOLD_FAILOVERS_PER_HOUR="2").failovers_per_hour == 2
+    assert read().failover_policy is None

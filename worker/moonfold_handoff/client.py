@@ -11,6 +11,7 @@ from typing import Self
 import msgspec
 import structlog
 
+from moonfold_handoff.context.availability import fullest
 from moonfold_handoff.services import Services, open_services
 from moonfold_handoff.settings import Settings
 from moonfold_handoff.store import keys, log, queue, results
@@ -24,7 +25,7 @@ from moonfold_schemas import (
     decode_result,
     encode,
 )
-from moonfold_schemas.events import TurnEnded
+from moonfold_schemas.events import QuotaReported, TurnEnded
 
 LISTEN_SECONDS = 2  # one wait for news of the session, after which a waiting call looks for itself
 RECONNECT_SECONDS = 0.5
@@ -71,7 +72,7 @@ class HandoffClient:
         """Record events after sequence `expected`, and return the log's last sequence.
 
         Repeating a call whose reply was lost is harmless. At the end of a turn the thread is folded in
-        the background.
+        the background, and so it is when a quota is reported to be nearly used up.
 
         Raises:
             SequenceGapError: the log ends before `expected`; the error says where.
@@ -87,7 +88,7 @@ class HandoffClient:
             ttl=self._settings.thread_ttl,
             max_event_bytes=self._settings.max_event_bytes,
         )
-        if any(isinstance(event, TurnEnded) for event in events):
+        if any(map(self._asks_for_fold, events)):
             await queue.enqueue_fold(self.services.redis, thread_id)
         return last
 
@@ -138,6 +139,12 @@ class HandoffClient:
                     await asyncio.sleep(RECONNECT_SECONDS)
                 finally:
                     self._forget(request_id, news)
+
+    def _asks_for_fold(self, event: ThreadEvent) -> bool:
+        if isinstance(event, QuotaReported):
+            window = fullest(event)
+            return window is not None and window.used_percent >= self._settings.limit_near_percent
+        return isinstance(event, TurnEnded)
 
     def _expect(self, request_id: str) -> asyncio.Future[bytes | None]:
         news: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()

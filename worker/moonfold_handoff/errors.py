@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from moonfold_schemas.results import FailureCode
+from datetime import datetime
+
+from moonfold_schemas.results import FailureCode, PassedOver
 
 
 class HandoffError(Exception):
-    """A handoff cannot be made. The message is for people and holds no text of the conversation."""
+    """A handoff cannot be made. The message is for people and holds no text of the conversation.
+
+    The other arguments are the fields of `handoff.failed`.
+    """
 
     code = FailureCode.INTERNAL
     retryable = False
 
     def __init__(
-        self, message: str, *, needed: int | None = None, available: int | None = None
+        self,
+        message: str,
+        *,
+        needed: int | None = None,
+        available: int | None = None,
+        resets_at: datetime | None = None,
+        passed_over: tuple[PassedOver, ...] = (),
     ) -> None:
         super().__init__(message)
         self.needed = needed
         self.available = available
+        self.resets_at = resets_at
+        self.passed_over = passed_over
 
 
 class ReferencesDoNotFitError(HandoffError):
@@ -48,3 +61,21 @@ class InvalidRequestError(HandoffError):
     """The request cannot be read, or asks for something that does not exist."""
 
     code = FailureCode.INVALID_REQUEST
+
+
+class NoTargetError(HandoffError):
+    """Nobody is named with whom the thread could go on."""
+
+    code = FailureCode.NO_TARGET_AVAILABLE
+
+
+class NoTargetYetError(NoTargetError):
+    """Everybody with whom the thread could go on is used up, or it went on too often."""
+
+    retryable = True
+
+
+class SupersededError(HandoffError):
+    """A newer request of the session for the thread takes this one's place."""
+
+    code = FailureCode.SUPERSEDED

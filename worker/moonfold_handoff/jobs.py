@@ -6,53 +6,41 @@ errors of a server that is away pass through, for the worker to try again.
 
 from __future__ import annotations
 
-import secrets
 import time
+from contextlib import AsyncExitStack
 from typing import Any
 
 import structlog
 from msgspec.structs import replace
 
-from moonfold_handoff import forks
-from moonfold_handoff.context.budget import compute_budget
-from moonfold_handoff.context.delivery import delivery_for, goes_on_natively
-from moonfold_handoff.context.rendering import render
-from moonfold_handoff.context.selection import NOTHING, Selection, select
-from moonfold_handoff.context.state import ThreadState
-from moonfold_handoff.errors import (
-    HandoffError,
-    HistoryCorruptError,
-    InvalidRequestError,
-    ReferencesDoNotFitError,
-)
+from moonfold_handoff import failover, forks
+from moonfold_handoff.context.availability import Instance
+from moonfold_handoff.errors import HandoffError, InvalidRequestError
+from moonfold_handoff.handoffs import as_asked, built, planned, prepared
 from moonfold_handoff.services import Services
 from moonfold_handoff.store import log, rejected, results, threads
 from moonfold_handoff.store.queue import BUILD_HANDOFF, FOLD_THREAD
 from moonfold_schemas import WireError, decode_request, is_id, utc_now
 from moonfold_schemas.codec import parse
-from moonfold_schemas.events import ItemRecorded, LimitKind
-from moonfold_schemas.items import Item
 from moonfold_schemas.requests import (
     ForkRequested,
     HandoffRequest,
     ProviderLimitNear,
     ProviderLimitReached,
-    RestartRequested,
-    Target,
 )
 from moonfold_schemas.results import (
-    Delivery,
     FailureCode,
     HandoffFailed,
-    HandoffPrepared,
     HandoffReady,
     HandoffResult,
     HandoffWaiting,
 )
 
-MARK_SEED_BYTES = 16
-
-ORDINARY_FAILURES = {FailureCode.REFERENCES_DO_NOT_FIT, FailureCode.NO_TARGET_AVAILABLE}
+ORDINARY_FAILURES = {
+    FailureCode.REFERENCES_DO_NOT_FIT,
+    FailureCode.NO_TARGET_AVAILABLE,
+    FailureCode.SUPERSEDED,
+}
 """Answers that nobody has to look into, so they are not kept as dead letters."""
 
 logger = structlog.get_logger()
@@ -81,21 +69,27 @@ async def build_handoff(services: Services, job_id: str, argument: bytes) -> Non
     structlog.contextvars.bind_contextvars(
         request_id=request.request_id, thread_id=request.thread_id
     )
-    try:
-        result = await _answer(services, request)
-    except HandoffError as error:
-        await abandon(
-            services, job_id=job_id, function=BUILD_HANDOFF, argument=argument, error=error
-        )
-        return
-    elapsed = (time.perf_counter() - started) * 1000
-    result = replace(result, created_at=utc_now(), duration_ms=round(elapsed, 3))
-    published = await results.publish(services.redis, result, ttl=services.settings.result_ttl)
-    _report(result, published=published)
+    async with AsyncExitStack() as later:  # what can wait until the session has its answer
+        try:
+            result = await _answer(services, request, later)
+        except HandoffError as error:
+            await abandon(
+                services, job_id=job_id, function=BUILD_HANDOFF, argument=argument, error=error
+            )
+            return
+        elapsed = (time.perf_counter() - started) * 1000
+        result = replace(result, created_at=utc_now(), duration_ms=round(elapsed, 3))
+        published = await results.publish(services.redis, result, ttl=services.settings.result_ttl)
+        _report(result, published=published)
+        if isinstance(request, ProviderLimitReached) and isinstance(result, HandoffReady):
+            await failover.count(services, result)
 
 
 async def fold_thread(services: Services, job_id: str, argument: bytes) -> None:
-    """Bring a thread's state up to the end of its log, so that a handoff finds little left to do."""
+    """Bring a thread's state up to the end of its log, so that a handoff finds little left to do.
+
+    What its last turn tells of the provider is told to all threads.
+    """
     try:
         thread_id = parse(argument)
     except WireError:
@@ -115,6 +109,8 @@ async def fold_thread(services: Services, job_id: str, argument: bytes) -> None:
     ancestors = [ancestor.thread_id for ancestor in state.lineage]
     await log.renew(services.threads, ancestors, ttl=services.settings.thread_ttl)
     logger.info("thread_folded", through=state.through, items=state.items)
+    await failover.report(services, state)
+    await failover.look_ahead(services, thread_id, state)
 
 
 async def abandon(
@@ -137,113 +133,32 @@ async def abandon(
     _report(result, published=published)
 
 
-async def _answer(services: Services, request: HandoffRequest) -> HandoffResult:
-    if isinstance(request, ProviderLimitReached):
-        limit = request.limit
-        if limit is not None and limit.kind is LimitKind.THROTTLE and limit.retry_after is not None:
-            return HandoffWaiting(
-                request_id=request.request_id,
-                session_id=request.session_id,
-                thread_id=request.thread_id,
-                retry_after=limit.retry_after,
-                message="The provider asks to wait; it has not reached a limit.",
-            )
-    thread_id, through = request.thread_id, request.through
-    if isinstance(request, ForkRequested):
-        thread_id, through = request.fork_thread_id, await forks.link(services, request)
+async def _answer(
+    services: Services, request: HandoffRequest, later: AsyncExitStack
+) -> HandoffResult:
+    match request:
+        case ProviderLimitReached():
+            return await failover.fail_over(services, request, later)
+        case ProviderLimitNear():
+            return await failover.prepare(services, request)
+        case ForkRequested():
+            return await _forked(services, request)
+    state = await threads.load(services.threads, request.thread_id, request.through)
+    target = as_asked(request, request.target)
+    plan = planned(services, request, request.thread_id, state, target)
+    return await built(services, request, request.thread_id, state, plan)
+
+
+async def _forked(services: Services, request: ForkRequested) -> HandoffResult:
+    thread_id, through = request.fork_thread_id, await forks.link(services, request)
     state = await threads.load(services.threads, thread_id, through)
-    result = await _first_that_fits(services, request, thread_id, state)
-    if isinstance(request, ForkRequested) and request.request is None:
-        return HandoffPrepared(
-            request_id=result.request_id,
-            session_id=result.session_id,
-            thread_id=thread_id,
-            target=result.target,
-            coverage=result.coverage,
-            budget=result.budget,
-        )
-    return result
-
-
-async def _first_that_fits(
-    services: Services, request: HandoffRequest, thread_id: str, state: ThreadState
-) -> HandoffReady:
-    """Return the handoff for the first target that has room for at least the references."""
-    candidates = _candidates(request)
-    for target in candidates[:-1]:
-        try:
-            return await _handoff(services, request, thread_id, state, target)
-        except ReferencesDoNotFitError:
-            logger.info("candidate_has_no_room", provider=target.provider)
-    return await _handoff(services, request, thread_id, state, candidates[-1])
-
-
-def _candidates(request: HandoffRequest) -> tuple[Target, ...]:
-    candidates = (
-        request.candidates
-        if isinstance(request, ProviderLimitReached | ProviderLimitNear)
-        else (request.target,)
-    )
-    if isinstance(request, RestartRequested) or request.native_failed:
-        # A restart is a fresh conversation. One that could not go on is taken as gone.
-        return tuple(replace(target, conversation_id=None) for target in candidates)
-    return candidates
-
-
-async def _handoff(
-    services: Services,
-    request: HandoffRequest,
-    thread_id: str,
-    state: ThreadState,
-    target: Target,
-) -> HandoffReady:
-    cap = services.settings.cap(request.token_cap)
-    budget = compute_budget(state, target, request.request, cap, services.catalogue)
-    asked = request.request.text if request.request is not None else None
-    unseen = state.since(state.conversation(target.conversation_id))
-    native = goes_on_natively(request, await _resumed(services, request, state), target)
-    selection = NOTHING if native else select(unseen, thread_id, budget.allowance, asked)
-    contents = await _contents(services, thread_id, state, selection)
-    rendering = render(selection, contents, secrets.token_bytes(MARK_SEED_BYTES))
-    delivery = Delivery.NATIVE if native else delivery_for(target)
-    return HandoffReady(
-        request_id=request.request_id,
-        session_id=request.session_id,
-        thread_id=thread_id,
-        target=target,
-        coverage=replace(selection.coverage, through=state.through),
-        budget=replace(
-            budget,
-            cost=rendering.cost(delivery),
-            text_bytes=rendering.text_bytes,
-            items_bytes=rendering.items_bytes,
-            own_text_bytes=rendering.own_text_bytes,
-        ),
-        delivery=delivery,
-        items=rendering.items,
-        text=rendering.text,
-    )
-
-
-async def _resumed(services: Services, request: HandoffRequest, state: ThreadState) -> ThreadState:
-    """Return the state whose conversations a provider could go on with by itself."""
-    if not isinstance(request, ForkRequested) or not request.target.native.fork:
-        return state  # nearly always; no second state is read
-    return await threads.load(services.threads, request.thread_id, state.through - 1)
-
-
-async def _contents(
-    services: Services, thread_id: str, state: ThreadState, selection: Selection
-) -> dict[int, Item]:
-    """Return the chosen items by position, read in one round trip."""
-    refs = [choice.ref for choice in selection.choices]
-    records = [(state.holder(thread_id, ref.record), ref.record) for ref in refs]
-    contents = {}
-    for ref, event in zip(refs, await log.fetch(services.threads, records), strict=True):
-        if not isinstance(event, ItemRecorded):
-            raise HistoryCorruptError(f"Entry {ref.record} of the log is no item.")
-        contents[ref.position] = event.item
-    return contents
+    resumed = None  # nearly always; no second state is read
+    if request.target.native.fork:
+        resumed = await threads.load(services.threads, request.thread_id, through - 1)
+    target = as_asked(request, request.target)
+    plan = planned(services, request, thread_id, state, target, resumed=resumed)
+    ready = await built(services, request, thread_id, state, plan)
+    return prepared(ready) if request.request is None else ready
 
 
 def _failure(argument: bytes, error: HandoffError) -> HandoffFailed | None:
@@ -268,6 +183,8 @@ def _failure(argument: bytes, error: HandoffError) -> HandoffFailed | None:
         retryable=error.retryable,
         needed=error.needed,
         available=error.available,
+        resets_at=error.resets_at,
+        passed_over=error.passed_over,
     )
 
 
@@ -275,7 +192,12 @@ def _report(result: HandoffResult, *, published: bool) -> None:
     """Log what was answered: sizes and ids, no text."""
     if not published:
         logger.info("already_answered")
-    elif isinstance(result, HandoffReady):
+        return
+    if not isinstance(result, HandoffWaiting):
+        for one in result.passed_over:
+            name = Instance.of(one.target).name
+            logger.info("candidate_passed_over", provider=name, reason=one.reason.value)
+    if isinstance(result, HandoffReady):
         logger.info(
             "handoff_ready",
             provider=result.target.provider,
@@ -283,6 +205,7 @@ def _report(result: HandoffResult, *, published: bool) -> None:
             omitted=result.coverage.omitted_items,
             cost=result.budget.cost,
             allowance=result.budget.allowance,
+            passed_over=len(result.passed_over),
             duration_ms=result.duration_ms,
         )
     elif isinstance(result, HandoffFailed):

@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 
 from moonfold_handoff.context.capacity import NOTHING_KNOWN, Catalogue
 from moonfold_handoff.embedded import EmbeddedServer
+from moonfold_handoff.policy import NO_POLICY, Policy
 from moonfold_handoff.settings import Settings
 from moonfold_handoff.store.connection import connect
 
@@ -23,12 +24,14 @@ class Services:
         threads: the server of thread logs and states, often the same.
         settings: what the environment says.
         catalogue: context windows of models.
+        policy: where threads go on whose requests do not say.
     """
 
     redis: Redis
     threads: Redis
     settings: Settings
     catalogue: Catalogue = NOTHING_KNOWN
+    policy: Policy = NO_POLICY
 
 
 @asynccontextmanager
@@ -47,7 +50,11 @@ async def server_url(settings: Settings) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def open_services(
-    settings: Settings, *, name: str, catalogue: Catalogue = NOTHING_KNOWN
+    settings: Settings,
+    *,
+    name: str,
+    catalogue: Catalogue = NOTHING_KNOWN,
+    policy: Policy = NO_POLICY,
 ) -> AsyncIterator[Services]:
     """Open the connections, and close them at the end.
 
@@ -55,12 +62,13 @@ async def open_services(
         settings: what the environment says.
         name: what the server's client list shows.
         catalogue: context windows of models, for those who build handoffs.
+        policy: the operator's failover policy, likewise.
     """
     async with server_url(settings) as url:
         redis = connect(url, name=name)
         threads = connect(settings.threads_url, name=name) if settings.threads_url else redis
         try:
-            yield Services(redis, threads, settings, catalogue)
+            yield Services(redis, threads, settings, catalogue, policy)
         finally:
             await redis.aclose()
             if threads is not redis:

@@ -61,6 +61,13 @@ def _cap(text: str) -> int:
     return clamp_cap(int(digits))
 
 
+def _percent(text: str) -> int:
+    digits = text.strip().removesuffix("%").rstrip()
+    if not re.fullmatch(r"[0-9]{1,3}", digits) or not 0 < int(digits) <= 100:
+        raise ValueError("a whole number of percent, 1-100")
+    return int(digits)
+
+
 def _one_of(*choices: str) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text.strip().lower() not in choices:
@@ -104,6 +111,24 @@ SETTINGS = {
         Path,
         "file of context windows that come before the built-in ones (the form of windows.toml)",
     ),
+    "failover_policy": Setting(
+        "MOONFOLD_FAILOVER_POLICY",
+        None,
+        Path,
+        "file of candidates for threads whose provider is used up (TOML)",
+    ),
+    "failovers_per_hour": Setting(
+        "MOONFOLD_FAILOVERS_PER_HOUR",
+        6,
+        _count,
+        "most failovers of one thread within an hour; the policy file precedes it",
+    ),
+    "limit_near_percent": Setting(
+        "MOONFOLD_LIMIT_NEAR_PERCENT",
+        90,
+        _percent,
+        "share of a quota, in percent, from which on a handoff is prepared",
+    ),
     "log_format": Setting(
         "MOONFOLD_LOG_FORMAT",
         "auto",
@@ -136,6 +161,8 @@ class Settings:
     result_ttl: int = DAY
     max_event_bytes: int = 8 * MEBIBYTE
     model_windows: Path | None = None
+    failover_policy: Path | None = None
+    failovers_per_hour: int = 6
     limit_near_percent: int = 90
     log_format: str = "auto"
     log_level: str = "info"

@@ -8,6 +8,7 @@ import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from moonfold_handoff import worker
 from moonfold_handoff.client import HandoffClient
@@ -62,9 +63,13 @@ async def transfer(
     *,
     request: NewRequest | None = None,
     token_cap: int | None = None,
+    at_its_limit: bool = False,
     progress: Progress = lambda _: None,
 ) -> Transfer:
     """Record a session in its thread, ask for a handoff to `target`, and wait for it.
+
+    A person named the target, so it is a switch, whether or not the session ends at a limit. With
+    `at_its_limit` it is what a watcher asks for there: a failover to the one candidate.
 
     With the embedded server a worker runs in this process meanwhile; otherwise one must be running.
 
@@ -81,7 +86,13 @@ async def transfer(
         if not followed.through:
             raise TranscriptError("The session file has no conversation.")
         asked = _request(
-            client, session, followed, target=target, request=request, token_cap=token_cap
+            client,
+            session,
+            followed,
+            target=target,
+            request=request,
+            token_cap=token_cap,
+            at_its_limit=at_its_limit,
         )
         progress("Waiting for the handoff")
         started = time.perf_counter()
@@ -139,27 +150,22 @@ def _request(
     target: Target,
     request: NewRequest | None,
     token_cap: int | None,
+    at_its_limit: bool,
 ) -> HandoffRequest:
-    request_id = str(uuid.uuid4())
-    limit = followed.facts.limit
-    if limit is not None:
-        return ProviderLimitReached(
-            request_id=request_id,
-            session_id=client.session_id,
-            thread_id=session.thread_id,
-            through=followed.through,
-            request=request,
-            token_cap=token_cap,
-            candidates=(target,),
-            conversation_id=session.conversation_id,
-            limit=limit,
-        )
-    return ProviderSwitchRequested(
-        request_id=request_id,
-        session_id=client.session_id,
-        thread_id=session.thread_id,
-        through=followed.through,
-        request=request,
-        token_cap=token_cap,
-        target=target,
+    """Return what is asked: a switch, since a person named the target; for a demonstration, a failover."""
+    fields: dict[str, Any] = {
+        "request_id": str(uuid.uuid4()),
+        "session_id": client.session_id,
+        "thread_id": session.thread_id,
+        "through": followed.through,
+        "request": request,
+        "token_cap": token_cap,
+    }
+    if not at_its_limit:
+        return ProviderSwitchRequested(**fields, target=target)
+    return ProviderLimitReached(
+        **fields,
+        candidates=(target,),
+        conversation_id=session.conversation_id,
+        limit=followed.facts.limit,
     )

@@ -11,7 +11,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,8 @@ from arq.worker import Function, Retry, Worker, func
 from moonfold_handoff import jobs
 from moonfold_handoff.catalogue import load_catalogue
 from moonfold_handoff.embedded import EmbeddedServer
-from moonfold_handoff.errors import HandoffError, InvalidRequestError
+from moonfold_handoff.errors import HandoffError, InvalidRequestError, SupersededError
+from moonfold_handoff.policy import load_policy
 from moonfold_handoff.services import Services, open_services
 from moonfold_handoff.settings import Settings
 from moonfold_handoff.store import keys, rejected
@@ -132,14 +133,16 @@ class WakeWorker(Worker):
         with suppress(*TROUBLE):
             await self.pool.delete(self.health_check_key)
 
-    async def _run(self, job_id: str, score: int, attempt: int, raw: bytes | None) -> None:
+    async def _run(
+        self, job_id: str, score: int, attempt: int, raw: bytes | None, newer: bytes | None
+    ) -> None:
         """Run a claimed job; where the server goes away meanwhile, let the claim go when it is back.
 
         arq's own `run_job` would ask the server once more for what the claim has brought already.
         """
         structlog.contextvars.bind_contextvars(job_id=job_id)
         try:
-            await self._perform(job_id, score, attempt, raw)
+            await self._perform(job_id, score, attempt, raw, newer)
         except TROUBLE as error:
             logger.warning("redis_lost_during_job", error=type(error).__name__)
             await self._release(job_id)
@@ -147,8 +150,10 @@ class WakeWorker(Worker):
             await asyncio.shield(self._release(job_id))
             raise
 
-    async def _perform(self, job_id: str, score: int, attempt: int, raw: bytes | None) -> None:
-        name, argument, refusal = _read_job(raw, attempt)
+    async def _perform(
+        self, job_id: str, score: int, attempt: int, raw: bytes | None, newer: bytes | None
+    ) -> None:
+        name, argument, refusal = _read_job(raw, attempt, newer)
         if refusal is not None:
             await jobs.abandon(
                 self._services, job_id=job_id, function=name, argument=argument, error=refusal
@@ -210,18 +215,18 @@ class WakeWorker(Worker):
                 *self.tasks,
             ),
         )
-        for raw_id, score, attempt, raw in zip(*[iter(claimed)] * 4, strict=True):
+        for raw_id, score, attempt, raw, newer in zip(*[iter(claimed)] * 5, strict=True):
             try:
                 job_id = raw_id.decode()
             except UnicodeDecodeError:
                 await self._refuse(raw_id)
                 continue
-            run = self._run(job_id, int(float(score)), attempt, raw)
+            run = self._run(job_id, int(float(score)), attempt, raw, newer)
             task = self.loop.create_task(run)
             self.tasks[job_id] = task
             self._started_at = time.monotonic()
             task.add_done_callback(partial(self._collect, job_id))
-        self._more_waiting = len(claimed) == 4 * free
+        self._more_waiting = len(claimed) == 5 * free
 
     def _collect(self, job_id: str, task: asyncio.Task[None]) -> None:
         del self.tasks[job_id]
@@ -281,11 +286,11 @@ async def run(settings: Settings, stop: asyncio.Event, ready: asyncio.Event | No
 
     Raises:
         CatalogueError: the operator's file of context windows cannot be used.
+        PolicyError: the operator's failover policy cannot be used.
         EmbeddedServerError: the embedded server cannot be used here.
         RedisError, OSError: the server cannot be reached at the start.
     """
-    catalogue = await asyncio.to_thread(load_catalogue, settings.model_windows)
-    async with open_services(settings, name=NAME, catalogue=catalogue) as services:
+    async with await _services(settings) as services:
         await services.redis.ping()
         interactive = WakeWorker(services, keys.HANDOFFS, HANDOFF_JOBS)
         background = WakeWorker(services, keys.BACKGROUND, BACKGROUND_JOBS, yields_to=interactive)
@@ -305,6 +310,13 @@ async def run(settings: Settings, stop: asyncio.Event, ready: asyncio.Event | No
         for outcome in outcomes:
             if isinstance(outcome, Exception):
                 raise outcome
+
+
+async def _services(settings: Settings) -> AbstractAsyncContextManager[Services]:
+    """Return what jobs work with, still to be opened; the operator's files are read now."""
+    catalogue = await asyncio.to_thread(load_catalogue, settings.model_windows)
+    policy = await asyncio.to_thread(load_policy, settings.failover_policy)
+    return open_services(settings, name=NAME, catalogue=catalogue, policy=policy)
 
 
 def functions() -> list[Function]:
@@ -382,7 +394,9 @@ def _now() -> int:
     return time.time_ns() // 1_000_000  # milliseconds since the epoch
 
 
-def _read_job(raw: bytes | None, attempt: int) -> tuple[str, bytes, HandoffError | None]:
+def _read_job(
+    raw: bytes | None, attempt: int, newer: bytes | None
+) -> tuple[str, bytes, HandoffError | None]:
     """Return function and argument of a job, and why it is not to be run if it is not."""
     if raw is None:
         return BUILD_HANDOFF, b"", HandoffError("Expired before a worker took it.")
@@ -393,6 +407,10 @@ def _read_job(raw: bytes | None, attempt: int) -> tuple[str, bytes, HandoffError
     argument = bytes(job["a"][0]) if job["a"] else b""
     if job["f"] not in {BUILD_HANDOFF, FOLD_THREAD}:
         return BUILD_HANDOFF, argument, InvalidRequestError("The job names an unknown function.")
+    if newer is not None:
+        name = newer.decode(errors="replace")
+        superseded = SupersededError(f"Request {name} of the same session takes its place.")
+        return job["f"], argument, superseded
     if attempt > ATTEMPTS_EVER:
         return job["f"], argument, HandoffError("Given up after too many attempts.")
     return job["f"], argument, None
@@ -451,10 +469,7 @@ def _redis_settings(settings: Settings) -> RedisSettings:
 async def _open(ctx: dict[str, Any]) -> None:
     ctx["exit"] = AsyncExitStack()
     settings = Settings.from_environment()
-    catalogue = await asyncio.to_thread(load_catalogue, settings.model_windows)
-    ctx["services"] = await ctx["exit"].enter_async_context(
-        open_services(settings, name=NAME, catalogue=catalogue)
-    )
+    ctx["services"] = await ctx["exit"].enter_async_context(await _services(settings))
 
 
 async def _close(ctx: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from moonfold_handoff.cli.explain import explain
 from moonfold_handoff.cli.fork import fork
 from moonfold_handoff.cli.going_on import go_on
 from moonfold_handoff.cli.handoff import handoff
+from moonfold_handoff.cli.providers import providers
 from moonfold_handoff.cli.settings import settings
 from moonfold_handoff.cli.threads import thread, threads
 from moonfold_handoff.cli.watch import watch
@@ -23,6 +24,7 @@ from moonfold_handoff.delivery.programs import NotStartedError
 from moonfold_handoff.embedded import EmbeddedServerError
 from moonfold_handoff.errors import HandoffError
 from moonfold_handoff.following import FollowError
+from moonfold_handoff.policy import PolicyError
 from moonfold_handoff.settings import Settings
 from moonfold_handoff.store.connection import InvalidRedisUrlError, RedisError
 from moonfold_handoff.store.log import AppendError
@@ -39,6 +41,7 @@ EXPECTED = (
     InvalidRedisUrlError,
     NoWorkerError,
     NotStartedError,
+    PolicyError,
     TranscriptError,
     WireError,
 )
@@ -84,5 +87,17 @@ def main(ctx: click.Context) -> None:
     ctx.obj = read
 
 
-for command in (demo, explain, fork, go_on, handoff, settings, thread, threads, watch, worker):
+for command in (
+    demo,
+    explain,
+    fork,
+    go_on,
+    handoff,
+    providers,
+    settings,
+    thread,
+    threads,
+    watch,
+    worker,
+):
     main.add_command(command)

@@ -30,7 +30,8 @@ def demo(settings: Settings, cap: int | None) -> None:
     Claude Code 2.1 until a usage limit stopped it.
     """
     with resources.as_file(resources.files("moonfold_handoff.demo") / RECORDING) as path:
-        target = Target(provider="codex", version=CODEX_VERSION)
+        # An account of its own, so that nothing known of the person's accounts stands against it.
+        target = Target(provider="codex", instance="demo", version=CODEX_VERSION)
         with show.progress("Starting the server and a worker") as progress:
             outcome = asyncio.run(
                 transfer(
@@ -39,6 +40,7 @@ def demo(settings: Settings, cap: int | None) -> None:
                     target,
                     request=NewRequest(text=NEXT_REQUEST),
                     token_cap=cap,
+                    at_its_limit=True,
                     progress=progress,
                 )
             )

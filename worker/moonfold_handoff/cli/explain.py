@@ -41,11 +41,13 @@ async def _explain(settings: Settings, request_id: str) -> None:
         console = Console()
         if not isinstance(result, HandoffReady):
             console.print(_other(result))
+            show.passed_over(console, getattr(result, "passed_over", ()))
             return
         console.print(
             f"{result.target.provider}, delivered as {result.delivery}, "
             f"thread {result.thread_id} up to #{result.coverage.through}"
         )
+        show.passed_over(console, result.passed_over)
         console.print()
         console.print(show.budget_table(result.budget))
         console.print()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from moonfold_handoff.context.availability import Instance
 from moonfold_handoff.context.portable import body, label
 from moonfold_handoff.context.preamble import cite
 from moonfold_handoff.transfer import Transfer
@@ -19,6 +20,7 @@ from moonfold_schemas.results import (
     Delivery,
     HandoffPrepared,
     HandoffReady,
+    PassedOver,
 )
 
 PREVIEW = 72  # characters of an item shown
@@ -70,6 +72,13 @@ def forked(result: HandoffReady | HandoffPrepared) -> None:
     )
     console.print()
     console.print(budget_table(result.budget))
+
+
+def passed_over(console: Console, candidates: Iterable[PassedOver]) -> None:
+    """Say of each candidate before the target why it was not taken."""
+    for candidate in candidates:
+        name = Instance.of(candidate.target).name
+        console.print(f"[yellow]Passed over {name}[/yellow]: {candidate.message}")
 
 
 def next_steps() -> None:

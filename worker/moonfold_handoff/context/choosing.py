@@ -35,6 +35,18 @@ def choose(
         asked: the new request, whose identifiers are looked for.
     """
     choosing = _Choosing(state, room)
+    for ref, reason in must_haves(state):
+        choosing.take_whole(ref, reason)
+    choosing.take_talk(allowance // TALK_SHARE)
+    if asked:
+        choosing.take_asked(marks(asked)[:ASKED_MARKS], allowance // ASKED_SHARE)
+    choosing.take_ranked()
+    choosing.fill()
+    return choosing.choices()
+
+
+def must_haves(state: ThreadState) -> Iterator[tuple[ItemRef, Reason]]:
+    """Yield what goes before all else, in that order; an item may be several of these."""
     for ref, reason in (
         (state.last_request, Reason.NEWEST_REQUEST),
         *((ref, Reason.UNANSWERED) for ref in _unanswered(state)),
@@ -42,13 +54,7 @@ def choose(
         (state.first_request, Reason.ORIGINAL_REQUEST),
     ):
         if ref is not None:
-            choosing.take_whole(ref, reason)
-    choosing.take_talk(allowance // TALK_SHARE)
-    if asked:
-        choosing.take_asked(marks(asked)[:ASKED_MARKS], allowance // ASKED_SHARE)
-    choosing.take_ranked()
-    choosing.fill()
-    return choosing.choices()
+            yield ref, reason
 
 
 def _unanswered(state: ThreadState) -> Iterator[ItemRef]:

@@ -7,6 +7,7 @@
 * The estimate counts what the conversation really holds since its start or last compaction: what was
   recorded while it carried the thread, travelling kinds or not, and the handoff that it was given. What
   was omitted from that handoff it does not hold.
+* How the last turn ended, and how full the account's quota is, tell whether a failover is near.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from moonfold_handoff.context.availability import fullest
 from moonfold_handoff.context.capacity import (
     MAX_TOKENS,
     model_name,
@@ -22,12 +24,21 @@ from moonfold_handoff.context.capacity import (
     selection_key,
     window_options,
 )
-from moonfold_handoff.context.state import Conversation, KnownWindow, ThreadState
+from moonfold_handoff.context.state import (
+    Conversation,
+    KnownWindow,
+    Outcome,
+    Quota,
+    ThreadState,
+)
 from moonfold_schemas.events import (
     ConversationCompacted,
     ConversationStarted,
     HandoffDelivered,
     ModelSelected,
+    QuotaReported,
+    TurnEnded,
+    TurnStatus,
     UsageReported,
 )
 
@@ -45,6 +56,7 @@ class Conversations:
         self._windows = dict(state.windows)
         self._recent = dict(state.recent)
         self._pending_request = state.pending_request
+        self._outcome = state.outcome
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of `ThreadState` that are kept here."""
@@ -53,6 +65,7 @@ class Conversations:
             "windows": self._windows,
             "recent": tuple(self._recent.items()),
             "pending_request": self._pending_request,
+            "outcome": self._outcome,
         }
 
     def start(self, event: ConversationStarted, sequence: int) -> None:
@@ -64,6 +77,7 @@ class Conversations:
             Conversation(
                 conversation_id=event.conversation_id,
                 provider=event.provider,
+                instance=event.instance,
                 model=model_name(event.model),
                 options=window_options(event.provider, event.options),
                 capacity=told,
@@ -186,9 +200,28 @@ class Conversations:
             if known.seen > to:
                 self._by_id[known.conversation_id] = replace(known, seen=to, seen_items=items)
 
-    def end_turn(self) -> None:
-        """Take what was asked as part of the conversation from here on."""
+    def note(self, event: QuotaReported | TurnEnded) -> None:
+        """Take what tells whether the provider goes on."""
+        if isinstance(event, TurnEnded):
+            self._end_turn(event)
+        else:
+            self._report_quota(event)
+
+    def _end_turn(self, event: TurnEnded) -> None:
+        # What was asked is part of the conversation from here on.
         self._pending_request = 0
+        carrier = self._current_id
+        if carrier is not None and event.status in {TurnStatus.COMPLETED, TurnStatus.LIMITED}:
+            limit = None if event.limit is None else replace(event.limit, message=None)
+            self._outcome = Outcome(carrier, event.status, event.time, limit)
+
+    def _report_quota(self, event: QuotaReported) -> None:
+        known = self._by_id.get(event.conversation_id)
+        if known is None:
+            return
+        window = fullest(event)
+        quota = None if window is None else Quota(window.used_percent, window.resets_at)
+        self._by_id[event.conversation_id] = replace(known, quota=quota)
 
     def _count_anew(self) -> None:
         """Forget which items are counted: the estimate of the conversation holds none of them singly."""

@@ -31,6 +31,7 @@ from moonfold_schemas.events import (
     ItemRecorded,
     ModelSelected,
     OpaqueEvent,
+    QuotaReported,
     ThreadEvent,
     TurnEnded,
     TurnsRolledBack,
@@ -96,7 +97,9 @@ def adopt(parent: ThreadState, parent_id: str) -> ThreadState:
     What the parent learnt of models' windows stays known.
     """
     lineage = (*parent.lineage, Ancestor(thread_id=parent_id, through=parent.through))
-    return replace(parent, lineage=lineage, conversations=(), recent=(), pending_request=0)
+    return replace(
+        parent, lineage=lineage, conversations=(), recent=(), pending_request=0, outcome=None
+    )
 
 
 class _Folding:
@@ -156,8 +159,8 @@ class _Folding:
             case HandoffDelivered() as delivered:
                 through = min(delivered.through, entry.sequence)  # nobody has what is still to come
                 self._conversations.deliver(delivered, through, self._items_until(through))
-            case TurnEnded():
-                self._conversations.end_turn()
+            case QuotaReported() | TurnEnded() as told:
+                self._conversations.note(told)
             case OpaqueEvent(size=size):
                 self._conversations.hold(entry.position, size, is_request=False)
                 self._see(entry.sequence)

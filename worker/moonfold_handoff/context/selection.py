@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from moonfold_handoff.context.budget import CEILING
 from moonfold_handoff.context.choices import Choice, Omission, Reason, Room, items_cost, whole
-from moonfold_handoff.context.choosing import choose
+from moonfold_handoff.context.choosing import choose, must_haves
 from moonfold_handoff.context.pieces import least_cost
 from moonfold_handoff.context.preamble import Preamble, plan_preamble
 from moonfold_handoff.context.ranking import replaced
@@ -72,6 +72,25 @@ def select(
     choices = _everything(state, room) or choose(state, room, allowance, asked)
     ordered = tuple(sorted(choices, key=lambda choice: choice.ref.position))
     return Selection(ordered, _coverage(state, ordered), preamble, available)
+
+
+def needed_for_must_haves(state: ThreadState, selection: Selection) -> int | None:
+    """Return the bytes that the preamble and all must-haves take, or None if they all travel.
+
+    Must-haves are the newest request, requests that are not answered, the newest answer and the original
+    request.
+
+    Args:
+        state: what the selection was made of.
+        selection: what travels; it has a preamble unless it leaves nothing out.
+    """
+    if selection.preamble is None or not selection.coverage.omitted_items:
+        return None
+    chosen = {choice.ref.position for choice in selection.choices}
+    costs = {ref.position: ref.cost for ref, _ in must_haves(state)}
+    if costs.keys() <= chosen:
+        return None
+    return selection.preamble.reserve + sum(costs.values())
 
 
 def omissions(state: ThreadState, selection: Selection) -> list[Omission]:

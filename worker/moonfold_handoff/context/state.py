@@ -5,6 +5,7 @@ It holds no text: an item is a reference with its costs, and the few chosen ones
 
 from __future__ import annotations
 
+from datetime import datetime
 from enum import IntEnum
 
 from msgspec import Struct, field
@@ -13,9 +14,10 @@ from msgspec.structs import replace
 from moonfold_handoff.context.capacity import selection_key
 from moonfold_handoff.context.framing import FRAME_BYTES
 from moonfold_schemas.base import Option
+from moonfold_schemas.events import Limit, TurnStatus
 from moonfold_schemas.items import ItemStatus
 
-STATE_VERSION = 3
+STATE_VERSION = 4
 """Raise it when the meaning of a field changes: older states are then folded anew from the log."""
 
 WINDOW_ITEMS = 512  # references kept; about 45 bytes each when saved
@@ -104,10 +106,34 @@ class ItemRef(Struct, frozen=True, array_like=True):
         return len(self.sketch) + PIECE_BYTES * len(self.pieces)
 
 
+class Quota(Struct, frozen=True, array_like=True):
+    """How far an account's fullest quota window is used up, in percent, and when it opens again."""
+
+    percent: float
+    resets_at: datetime | None = None
+
+
+class Outcome(Struct, frozen=True):
+    """How the last turn ended that tells whether its provider goes on.
+
+    Attributes:
+        conversation_id: what carried the thread.
+        status: completed or limited; a failed or interrupted turn tells nothing.
+        time: when it ended, where the producer knew.
+        limit: what the provider said, without its sentence.
+    """
+
+    conversation_id: str
+    status: TurnStatus
+    time: datetime | None = None
+    limit: Limit | None = None
+
+
 class Conversation(Struct, frozen=True):
     """What is known of one provider conversation that carries, or carried, the thread.
 
     Attributes:
+        instance: the account, where several are used.
         options: those that touch the context window.
         capacity: its window in tokens, as the session told it.
         used_tokens: tokens in its context, as the provider reported them; None where unknown.
@@ -118,10 +144,12 @@ class Conversation(Struct, frozen=True):
         estimated_tokens: what it holds, counted from saved activity (R22).
         seen: sequence up to which it has all of the thread, because it wrote it or was given it.
         seen_items: items up to there.
+        quota: how far its account is used up, as reported; None where unknown, or where credits go on.
     """
 
     conversation_id: str
     provider: str
+    instance: str | None = None
     model: str | None = None
     options: dict[str, Option] = field(default_factory=dict)
     capacity: int | None = None
@@ -133,6 +161,7 @@ class Conversation(Struct, frozen=True):
     estimated_tokens: int = 0
     seen: int = 0
     seen_items: int = 0
+    quota: Quota | None = None
 
     @property
     def selection(self) -> str:
@@ -178,6 +207,7 @@ class ThreadState(Struct, frozen=True):
         recent: position and size of the items recorded last, which count once if recorded again.
         activity: sequence of the latest activity recorded.
         pending_request: bytes asked in the running turn that the agent has not begun to answer.
+        outcome: how the last turn ended that tells of its provider.
         lineage: ancestors of a fork, the eldest first.
     """
 
@@ -197,11 +227,17 @@ class ThreadState(Struct, frozen=True):
     recent: tuple[tuple[int, int], ...] = ()
     activity: int = 0
     pending_request: int = 0
+    outcome: Outcome | None = None
     lineage: tuple[Ancestor, ...] = ()
 
     def conversation(self, conversation_id: str | None) -> Conversation | None:
         """Return what is known of a conversation, or None."""
         return next((c for c in self.conversations if c.conversation_id == conversation_id), None)
+
+    @property
+    def carrier(self) -> Conversation | None:
+        """What is known of the conversation that carries the thread now, or None."""
+        return self.conversations[-1] if self.conversations else None
 
     def since(self, conversation: Conversation | None) -> ThreadState:
         """Return the state of what a conversation has not seen; all of it for a fresh one."""

@@ -11,6 +11,9 @@ BACKGROUND = "moonfold:background"
 REJECTED = "moonfold:rejected"
 """Stream of requests that could not be done, each with its reason."""
 
+PROVIDERS = "moonfold:providers"
+"""Hash of what is known of provider instances: whether they are used up, and until when."""
+
 
 def log(thread_id: str) -> str:
     """Return the key of a thread's log."""
@@ -40,6 +43,16 @@ def result(request_id: str) -> str:
 def results(session_id: str) -> str:
     """Return the key of the stream that tells a session of its results."""
     return f"moonfold:results:{session_id}"
+
+
+def failovers(thread_id: str) -> str:
+    """Return the key of the requests by which a thread failed over within the hour."""
+    return f"moonfold:failovers:{thread_id}"
+
+
+def pending(session_id: str, thread_id: str) -> str:
+    """Return the key of a session's requests for a thread that are not answered; no id holds a slash."""
+    return f"moonfold:pending:{session_id}/{thread_id}"
 
 
 def job(job_id: str) -> str:

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from moonfold_handoff.store import keys
 from moonfold_handoff.store.scripts import producer_script
 from moonfold_schemas import HandoffRequest, encode
-from moonfold_schemas.requests import ForkRequested
+from moonfold_schemas.requests import ForkRequested, ProviderLimitNear
 
 JOB_TTL = 24 * 3600  # seconds a job waits for a worker before its body is dropped
 
@@ -37,10 +37,22 @@ class Job(msgspec.Struct, frozen=True):
 
 
 async def enqueue_request(redis: Redis, request: HandoffRequest) -> bool:
-    """Put a request on its queue; False if it is queued, running or answered already."""
-    preparing = isinstance(request, ForkRequested) and request.request is None
-    queue = keys.BACKGROUND if preparing else keys.HANDOFFS
-    return await enqueue(redis, queue, BUILD_HANDOFF, request.request_id, encode(request))
+    """Put a request on its queue; False if it is queued, running or answered already.
+
+    A newer request of a session for a thread takes the place of one that waits; forks and preparations
+    stand apart.
+    """
+    apart = isinstance(request, ForkRequested | ProviderLimitNear)
+    queue = keys.BACKGROUND if apart and _prepares(request) else keys.HANDOFFS
+    function, job_id, argument = BUILD_HANDOFF, request.request_id, encode(request)
+    if apart:
+        return await enqueue(redis, queue, function, job_id, argument)
+    pending = keys.pending(request.session_id, request.thread_id)
+    return await enqueue(redis, queue, function, job_id, argument, among=(pending, request.through))
+
+
+def _prepares(request: HandoffRequest) -> bool:
+    return isinstance(request, ProviderLimitNear) or request.request is None
 
 
 async def enqueue_fold(redis: Redis, thread_id: str) -> bool:
@@ -50,13 +62,31 @@ async def enqueue_fold(redis: Redis, thread_id: str) -> bool:
     )
 
 
-async def enqueue(redis: Redis, queue: str, function: str, job_id: str, argument: bytes) -> bool:
-    """Put a job with one JSON argument on `queue`; False if its id is taken."""
+async def enqueue(
+    redis: Redis,
+    queue: str,
+    function: str,
+    job_id: str,
+    argument: bytes,
+    *,
+    among: tuple[str, int] | None = None,
+) -> bool:
+    """Put a job with one JSON argument on `queue`; False if its id is taken.
+
+    Args:
+        redis: the server.
+        queue: the queue's key.
+        function: what is to be done.
+        job_id: the job.
+        argument: what it is to be done with.
+        among: key of the jobs of which the one that reaches furthest counts, and how far this one does.
+    """
     now = time.time_ns() // 1_000_000
     job = Job(f=function, a=(msgspec.Raw(argument),), et=now)
+    marker, reached = ((), ()) if among is None else ((among[0],), (among[1],))
     queued = await _enqueue(
         redis,
-        (keys.job(job_id), keys.result(job_id), queue),
-        (job_id, _encode(job), now, JOB_TTL * 1000),
+        (keys.job(job_id), keys.result(job_id), queue, *marker),
+        (job_id, _encode(job), now, JOB_TTL * 1000, *reached),
     )
     return bool(queued)

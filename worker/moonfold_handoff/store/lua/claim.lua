@@ -11,7 +11,8 @@
 -- A claim is arq's `arq:in-progress:<job id>` key, so stock arq workers respect it. A claim of this
 -- worker for a job that it is not running is left from a reply that was lost, and is taken up.
 --
--- Returns for each: job id, score, attempt (from 1), body (nil if it has expired). Attempts are counted in
+-- Returns for each: job id, score, attempt (from 1), body (nil if it has expired), and the id of the request
+-- that takes its place (nil if none does; `enqueue` says when). Attempts are counted in
 -- arq's `arq:retry:<job id>`. A key of a job that is not what it should be spoils that job, not the queue.
 
 local running = {}
@@ -22,7 +23,7 @@ end
 local claimed = {}
 local due = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', ARGV[1], 'WITHSCORES', 'LIMIT', 0, ARGV[3])
 for i = 1, #due, 2 do
-  if #claimed / 4 >= tonumber(ARGV[2]) then
+  if #claimed / 5 >= tonumber(ARGV[2]) then
     break
   end
   if not running[due[i]] then
@@ -42,6 +43,8 @@ for i = 1, #due, 2 do
       claimed[#claimed + 1] = due[i + 1]
       claimed[#claimed + 1] = attempt
       claimed[#claimed + 1] = type(body) == 'string' and body
+      local newer = redis.pcall('GET', 'moonfold:superseded:' .. due[i])
+      claimed[#claimed + 1] = type(newer) == 'string' and newer
     end
   end
 end
