@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 import structlog
 
@@ -139,18 +140,7 @@ class Handover:
         self, session: Session, followed: Followed, limit: Limit, request_id: str
     ) -> None:
         started = time.perf_counter()
-        request = ProviderLimitReached(
-            request_id=request_id,
-            session_id=self._client.session_id,
-            thread_id=session.thread_id,
-            through=followed.through,
-            request=self._request,
-            token_cap=self._token_cap,
-            candidates=self._targets,
-            conversation_id=session.conversation_id,
-            provider=session.provider,
-            limit=limit,
-        )
+        request = ProviderLimitReached(**self._question(session, followed, request_id), limit=limit)
         result = await self._ask(session, request)
         if result is not None:
             seconds = time.perf_counter() - started
@@ -159,20 +149,24 @@ class Handover:
     async def _prepare(
         self, session: Session, followed: Followed, window: QuotaWindow, request_id: str
     ) -> None:
-        request = ProviderLimitNear(
-            request_id=request_id,
-            session_id=self._client.session_id,
-            thread_id=session.thread_id,
-            through=followed.through,
-            request=self._request,
-            token_cap=self._token_cap,
-            candidates=self._targets,
-            conversation_id=session.conversation_id,
-            provider=session.provider,
-        )
+        request = ProviderLimitNear(**self._question(session, followed, request_id))
         result = await self._ask(session, request)
         if isinstance(result, HandoffPrepared):
             self._tell(Prepared(session, window, result))
+
+    def _question(self, session: Session, followed: Followed, request_id: str) -> dict[str, Any]:
+        """Return the fields that both requests have."""
+        return {
+            "request_id": request_id,
+            "session_id": self._client.session_id,
+            "thread_id": session.thread_id,
+            "through": followed.through,
+            "request": self._request,
+            "token_cap": self._token_cap,
+            "candidates": self._targets,
+            "conversation_id": session.conversation_id,
+            "provider": session.provider,
+        }
 
     async def _ask(
         self, session: Session, request: ProviderLimitReached | ProviderLimitNear

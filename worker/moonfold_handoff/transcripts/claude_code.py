@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from moonfold_handoff.limits import Evidence, recognise
-from moonfold_handoff.transcripts.base import STOPS, Facts
+from moonfold_handoff.transcripts.base import STOPS
 from moonfold_handoff.transcripts.claude_branch import active_branch
 from moonfold_handoff.transcripts.claude_human import (
     human_message,
@@ -30,20 +30,17 @@ from moonfold_handoff.transcripts.claude_records import (
     parse_content,
     parse_record,
 )
+from moonfold_handoff.transcripts.conversing import ConversationReader
 from moonfold_handoff.transcripts.journal import Journal
 from moonfold_handoff.transcripts.json_lines import (
     JsonLinesAgent,
     Order,
-    Reader,
     StartOverError,
 )
 from moonfold_handoff.transcripts.lines import Json, decode, string, to_json, tokens
 from moonfold_schemas.events import (
     ConversationCompacted,
-    ConversationStarted,
     Limit,
-    ModelSelected,
-    ThreadStarted,
     TurnEnded,
     TurnStarted,
     TurnStatus,
@@ -98,26 +95,18 @@ class _Call(msgspec.Struct):
         self.interrupted = True
 
 
-class ClaudeReader(Reader):
+class ClaudeReader(ConversationReader):
     """Turns records into events.
 
     Attributes:
-        turn: The open turn; empty where none is. It stays open after its end, until a person asks anew:
-            a hook, or a background task, can make the agent go on.
-        outcome: How the turn ended; None: the agent still has something to do.
         calls: Tool calls without a result, by their id.
         cut: Texts that an interruption would have cut short.
         usage: The message whose usage was reported last, and the usage.
         links: The end of the chain of records.
     """
 
-    cwd: str | None = None
-    model: str | None = None
-    version: str | None = None
-    limit: Limit | None = None
-    limited_at: int = 0
-    turn: str = ""
-    outcome: TurnStatus | None = None
+    provider = PROVIDER
+
     turn_limit: Limit | None = None
     calls: dict[str, _Call] = msgspec.field(default_factory=dict)
     cut: list[AssistantMessage] = msgspec.field(default_factory=list)
@@ -148,16 +137,9 @@ class ClaudeReader(Reader):
         elif not talks(record) and self.links.hangs_on(record):
             self.links.add(record)
 
-    def facts(self) -> Facts:
-        """Return what is known by now."""
-        return Facts(
-            cwd=self.cwd,
-            model=self.model,
-            version=self.version,
-            limit=self.limit,
-            limited_at=self.limited_at if self.limit else 0,
-            skipped=dict(sorted(self.skipped.items())),
-        )
+    def capacity(self) -> int | None:
+        """Return the window that the model's name states; the transcript has it nowhere else."""
+        return 1_000_000 if self.model and self.model.endswith("[1m]") else None
 
     def _add(self, record: Record, zone: tzinfo | None) -> None:
         self.cwd = self.cwd or _field(record, "cwd")
@@ -173,21 +155,6 @@ class ClaudeReader(Reader):
             self._answer(record)
         elif _is_error(record):
             self._error(record, zone)
-
-    def _begin(self, record: Record) -> None:
-        """Begin the thread, before the first event."""
-        if self.journal.count:
-            return
-        self.journal.add(ThreadStarted(time=record.time, cwd=self.cwd))
-        self.journal.add(
-            ConversationStarted(
-                time=record.time,
-                conversation_id=self.conversation_id,
-                provider=PROVIDER,
-                model=self.model,
-                capacity=_capacity(self.model),
-            )
-        )
 
     # The person
 
@@ -248,7 +215,7 @@ class ClaudeReader(Reader):
         if not record.blocks:
             return
         self.limit = self.turn_limit = None
-        self._select(record)
+        self.select(record.model, record.time)
         self._ensure_turn(record)
         self.outcome = None
         self.cut = []
@@ -257,20 +224,6 @@ class ClaudeReader(Reader):
         self._report_usage(record)
         if _is_end(record):
             self._end_turn(record, TurnStatus.COMPLETED)
-
-    def _select(self, record: Record) -> None:
-        if not record.model or record.model == self.model:
-            return
-        self.model = record.model
-        if self.journal.count:
-            self.journal.add(
-                ModelSelected(
-                    time=record.time,
-                    conversation_id=self.conversation_id,
-                    model=self.model,
-                    capacity=_capacity(self.model),
-                )
-            )
 
     def _block(self, record: Record, index: int, block: Json) -> None:
         kind: str = block["type"]
@@ -329,7 +282,7 @@ class ClaudeReader(Reader):
         self._end_turn(record, status)
 
     def _compacted(self, record: Record) -> None:
-        self._begin(record)
+        self.begin(record.time)
         metadata = record.data.get("compactMetadata")
         after = tokens(metadata.get("postTokens")) if isinstance(metadata, dict) else None
         self.journal.add(
@@ -346,7 +299,7 @@ class ClaudeReader(Reader):
             self._begin_turn(record)
 
     def _begin_turn(self, record: Record) -> None:
-        self._begin(record)
+        self.begin(record.time)
         if self.turn and self.outcome is None:
             # A turn that the next message finds unfinished never will be: it was stopped there.
             self._end_turn(record, TurnStatus.INTERRUPTED)
@@ -408,11 +361,6 @@ def _used(usage: Any) -> int | None:
     """Return the tokens in the context after a message; a usage of zeros is no usage."""
     counts: Mapping[str, Any] = usage if isinstance(usage, dict) else {}
     return tokens(sum(tokens(counts.get(name)) or 0 for name in _USAGE)) or None
-
-
-def _capacity(model: str | None) -> int | None:
-    """Return the window that a model's name states; the transcript has it nowhere else."""
-    return 1_000_000 if model and model.endswith("[1m]") else None
 
 
 class ClaudeCode(JsonLinesAgent):

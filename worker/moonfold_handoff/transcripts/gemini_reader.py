@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 
 from moonfold_handoff.limits import Evidence, recognise
-from moonfold_handoff.transcripts.base import STOPS, Facts, safe_id
+from moonfold_handoff.transcripts.base import STOPS, safe_id
+from moonfold_handoff.transcripts.conversing import ConversationReader
 from moonfold_handoff.transcripts.gemini_items import call_status, tool_item
 from moonfold_handoff.transcripts.gemini_words import (
     CANCELLED,
@@ -27,7 +28,7 @@ from moonfold_handoff.transcripts.gemini_words import (
     words,
     workspace,
 )
-from moonfold_handoff.transcripts.json_lines import Reader, StartOverError
+from moonfold_handoff.transcripts.json_lines import StartOverError
 from moonfold_handoff.transcripts.lines import (
     MALFORMED,
     Json,
@@ -41,10 +42,7 @@ from moonfold_handoff.transcripts.lines import (
 )
 from moonfold_schemas.events import (
     ConversationCompacted,
-    ConversationStarted,
     Limit,
-    ModelSelected,
-    ThreadStarted,
     TurnEnded,
     TurnsRolledBack,
     TurnStarted,
@@ -87,24 +85,18 @@ class _Seen(msgspec.Struct, array_like=True):
     items: dict[int, int]
 
 
-class GeminiReader(Reader):
+class GeminiReader(ConversationReader):
     """Turns records into events.
 
     Attributes:
         seen: The last messages, by marks of their ids.
-        turn: The open turn; empty where none is. It stays open after its end, until a person asks anew.
-        outcome: How the turn ended; None: the agent still has something to do.
         request: Mark of the message that the open turn began with; None where no checkpoint tells of it.
         summary: Mark of the message that sums up what was compacted last.
         calls: Tool calls that still run, by their item's id.
     """
 
-    cwd: str | None = None
-    model: str | None = None
-    limit: Limit | None = None
-    limited_at: int = 0
-    turn: str = ""
-    outcome: TurnStatus | None = None
+    provider = PROVIDER
+
     turn_limit: Limit | None = None
     request: int | None = None
     summary: int | None = None
@@ -134,16 +126,6 @@ class GeminiReader(Reader):
         """Add what one record tells, if the person did not go back to before it."""
         if counts:
             self.take(number, document, zone)
-
-    def facts(self) -> Facts:
-        """Return what is known by now."""
-        return Facts(
-            cwd=self.cwd,
-            model=self.model,
-            limit=self.limit,
-            limited_at=self.limited_at if self.limit else 0,
-            skipped=dict(sorted(self.skipped.items())),
-        )
 
     # The file
 
@@ -202,20 +184,6 @@ class GeminiReader(Reader):
             self._notice(kind, id_, words(record.get("content")))
             seen.turn = self.turn
 
-    def _begin(self) -> None:
-        """Begin the thread, before the first event."""
-        if self.journal.count:
-            return
-        self.journal.add(ThreadStarted(time=self.time, cwd=self.cwd))
-        self.journal.add(
-            ConversationStarted(
-                time=self.time,
-                conversation_id=self.conversation_id,
-                provider=PROVIDER,
-                model=self.model,
-            )
-        )
-
     def _record(self, seen: _Seen, item: Item) -> None:
         """Record an item of a message, if it is new or changed."""
         name, content = _mark(item.item_id), zlib.crc32(msgspec.msgpack.encode(item))
@@ -261,7 +229,7 @@ class GeminiReader(Reader):
             return
         current = seen.turn in {"", self.turn}
         if current:
-            self._select(string(record.get("model")))
+            self.select(string(record.get("model")), self.time)
         # Calls that the person gave up are written down after the interruption.
         late = not text and _given_up(calls) and self.outcome is TurnStatus.INTERRUPTED
         if not seen.turn:
@@ -308,15 +276,6 @@ class GeminiReader(Reader):
         elif seen.turn == self.turn:
             self.calls[item_id] = item
 
-    def _select(self, model: str | None) -> None:
-        if not model or model == self.model:
-            return
-        self.model = model
-        if self.journal.count:
-            self.journal.add(
-                ModelSelected(time=self.time, conversation_id=self.conversation_id, model=model)
-            )
-
     def _report_usage(self, mark: int, used: int | None) -> None:
         if used is not None and self.usage != (mark, used):
             self.usage = (mark, used)
@@ -350,7 +309,7 @@ class GeminiReader(Reader):
     # Turns
 
     def _begin_turn(self, id_: str) -> None:
-        self._begin()
+        self.begin(self.time)
         if self.turn and self.outcome is None:
             # A turn that the next message finds unfinished never will be: it was stopped there.
             self._end_turn(TurnStatus.INTERRUPTED)

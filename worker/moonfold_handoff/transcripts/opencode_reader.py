@@ -14,17 +14,14 @@ from typing import Any
 import msgspec
 
 from moonfold_handoff.limits import Evidence, recognise
-from moonfold_handoff.transcripts.base import STOPS, Facts, safe_id
-from moonfold_handoff.transcripts.json_lines import Reader
+from moonfold_handoff.transcripts.base import STOPS, safe_id
+from moonfold_handoff.transcripts.conversing import ConversationReader
 from moonfold_handoff.transcripts.lines import dictionary, string, to_json
 from moonfold_handoff.transcripts.opencode_items import is_refused, part_items
 from moonfold_handoff.transcripts.opencode_records import Message, Part, at, parse_message
 from moonfold_schemas.events import (
     ConversationCompacted,
-    ConversationStarted,
     Limit,
-    ModelSelected,
-    ThreadStarted,
     TurnEnded,
     TurnStarted,
     TurnStatus,
@@ -76,13 +73,10 @@ class Told(msgspec.Struct):
     refused: bool = False
 
 
-class OpenCodeReader(Reader):
+class OpenCodeReader(ConversationReader):
     """Turns messages into events.
 
     Attributes:
-        turn: The turn of the newest request; empty where none is. It stays open after its end, until the
-            person asks anew.
-        outcome: How the turn ended; None: the agent still has something to do.
         told: What was told of the newest messages, by their id.
         marks: Marks of the items that were recorded last, by their id.
         open: Items in progress.
@@ -91,14 +85,9 @@ class OpenCodeReader(Reader):
         overflowed: Whether a compaction is to ask the newest request once more.
     """
 
+    provider = PROVIDER
+
     title: str | None = None
-    cwd: str | None = None
-    version: str | None = None
-    model: str | None = None
-    limit: Limit | None = None
-    limited_at: int = 0
-    turn: str = ""
-    outcome: TurnStatus | None = None
     told: dict[str, Told] = msgspec.field(default_factory=dict)
     marks: dict[str, int] = msgspec.field(default_factory=dict)
     open: dict[str, Item] = msgspec.field(default_factory=dict)
@@ -126,17 +115,6 @@ class OpenCodeReader(Reader):
         else:
             self._answer(message, again=again)
 
-    def facts(self) -> Facts:
-        """Return what is known by now."""
-        return Facts(
-            cwd=self.cwd,
-            model=self.model,
-            version=self.version,
-            limit=self.limit,
-            limited_at=self.limited_at if self.limit else 0,
-            skipped=dict(sorted(self.skipped.items())),
-        )
-
     # The person
 
     def _user(self, message: Message, *, again: bool) -> None:
@@ -161,7 +139,7 @@ class OpenCodeReader(Reader):
                 told.own, self.overflowed = True, False
                 return
             self.request, self.overflowed = mark, False
-            self._select(message)
+            self.select(message.model, message.created)
             self._begin_turn(message, _turn_id(message.id))
             told.turn, told.asked = self.turn, True
         item = UserMessage(
@@ -195,7 +173,7 @@ class OpenCodeReader(Reader):
         else:
             told = Told(turn=asked.turn or self.turn)
             if not message.is_summary:
-                self._select(message)
+                self.select(message.model, message.created)
                 if not told.turn:
                     self._begin_turn(message, _turn_id(message.id))
                     told.turn = self.turn
@@ -251,17 +229,6 @@ class OpenCodeReader(Reader):
             )
         )
 
-    def _select(self, message: Message) -> None:
-        if message.model is None or message.model == self.model:
-            return
-        self.model = message.model
-        if self.journal.count:
-            self.journal.add(
-                ModelSelected(
-                    time=message.created, conversation_id=self.conversation_id, model=self.model
-                )
-            )
-
     # Ends
 
     def _end(self, message: Message, told: Told) -> None:
@@ -294,7 +261,7 @@ class OpenCodeReader(Reader):
                 self._record(given_up, message.completed)
 
     def _compacted(self, message: Message) -> None:
-        self._begin(message)
+        self.begin(message.created, title=self._named())
         self.journal.add(
             ConversationCompacted(time=message.completed, conversation_id=self.conversation_id)
         )
@@ -342,23 +309,12 @@ class OpenCodeReader(Reader):
 
     # Beginnings
 
-    def _begin(self, message: Message) -> None:
-        """Begin the thread, before the first event."""
-        if self.journal.count:
-            return
-        title = self.title if self.title and not _UNTITLED.fullmatch(self.title) else None
-        self.journal.add(ThreadStarted(time=message.created, title=title, cwd=self.cwd))
-        self.journal.add(
-            ConversationStarted(
-                time=message.created,
-                conversation_id=self.conversation_id,
-                provider=PROVIDER,
-                model=self.model,
-            )
-        )
+    def _named(self) -> str | None:
+        """Return the title, unless it is only the time at which the session began."""
+        return self.title if self.title and not _UNTITLED.fullmatch(self.title) else None
 
     def _begin_turn(self, message: Message, turn: str) -> None:
-        self._begin(message)
+        self.begin(message.created, title=self._named())
         if self.turn and self.outcome is None:
             # A turn that the next request finds unfinished never will be, or is steered elsewhere.
             self._add_end(message.created, self.turn, TurnStatus.INTERRUPTED, None)
