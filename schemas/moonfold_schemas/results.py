@@ -161,6 +161,19 @@ class PassedOver(Wire, frozen=True, kw_only=True, omit_defaults=False):
     available: Tokens | None = None
 
 
+class ReaderAccess(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """What opens the thread's history up to `through` to the thread reader, until `expires_at` (R8, R9).
+
+    `token` is a secret: whoever has it reads the conversation. `url` is where the reader is served for
+    agents on other machines, where the operator says so; agents on this one start it themselves.
+    """
+
+    token: str
+    expires_at: Timestamp
+    through: Sequence
+    url: str | None = None
+
+
 class ResultBase(Wire, tag_field="type", frozen=True, kw_only=True, omit_defaults=False):
     """Fields of every result. `duration_ms` is the time the worker spent on it."""
 
@@ -175,7 +188,8 @@ class HandoffReady(ResultBase, tag="handoff.ready", frozen=True, kw_only=True):
     """The handoff: one selection in two deliveries (R5, R6); `delivery` names this target's.
 
     A thread without items that can travel has nothing to deliver: `items` and `text` are empty.
-    `passed_over` holds the candidates before this target.
+    `passed_over` holds the candidates before this target. `reader` is null where there is nothing to
+    read, or tokens are switched off.
     """
 
     target: Target
@@ -185,6 +199,7 @@ class HandoffReady(ResultBase, tag="handoff.ready", frozen=True, kw_only=True):
     items: tuple[ResponseMessage, ...] = ()
     text: str = ""
     passed_over: tuple[PassedOver, ...] = ()
+    reader: ReaderAccess | None = None
 
 
 class HandoffPrepared(ResultBase, tag="handoff.prepared", frozen=True, kw_only=True):
