@@ -35,7 +35,10 @@ from moonfold_handoff.store.lineage import (
 )
 from moonfold_schemas import is_id
 
-MAX_ITEMS = 100  # entries of one answer
+ITEMS = 20  # entries of a range, unless told otherwise
+HITS = 10  # of a search, unless told otherwise
+CHARACTERS = 8_000  # of an answer, unless told otherwise
+MAX_ITEMS = 100  # entries, or hits, of one answer
 MAX_CHARACTERS = 64_000  # characters of one answer, a last whole one aside
 MAX_QUERY = 1_000  # characters of a text that is searched for
 READ_STEPS = 32  # of a walk for one answer: 4,096 entries of a log, or 16 MiB, about
@@ -64,9 +67,9 @@ class ThreadReader:
         view: View = View.MESSAGES,
         after: int | None = None,
         before: int | None = None,
-        limit: int = 20,
+        limit: int = ITEMS,
         offset: int = 0,
-        characters: int = 8_000,
+        characters: int = CHARACTERS,
     ) -> Page:
         """Return one item, or a range of the thread.
 
@@ -99,7 +102,7 @@ class ThreadReader:
         down = after is None and before is not None
         return await self._range(history, Span(first, max(last, first - 1)), view, page, down=down)
 
-    async def search(self, query: str, *, limit: int = 10, after: int | None = None) -> Found:
+    async def search(self, query: str, *, limit: int = HITS, after: int | None = None) -> Found:
         """Return the items that hold a text, whatever the case of its letters, the most recent first.
 
         All items that may be read are searched, in bounded steps: the answer says which part it covers.
