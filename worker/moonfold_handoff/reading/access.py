@@ -6,6 +6,7 @@ import structlog
 from msgspec.structs import replace
 from redis.asyncio import Redis
 
+from moonfold_handoff.reading.configuration import setup
 from moonfold_handoff.reading.reader import ThreadReader
 from moonfold_handoff.services import Services
 from moonfold_handoff.settings import Settings
@@ -43,6 +44,7 @@ def granted(settings: Settings, result: HandoffResult) -> tuple[HandoffResult, A
         expires_at=grant.expires_at,
         through=grant.through,
         url=settings.reader_url,
+        setup=setup(result.target.provider, token, settings.reader_url),
     )
     return replace(result, reader=reader), Access(token, grant, settings.reader_ttl)
 
