@@ -15,6 +15,7 @@ from moonfold_handoff.cli.explain import explain
 from moonfold_handoff.cli.fork import fork
 from moonfold_handoff.cli.going_on import go_on
 from moonfold_handoff.cli.handoff import handoff
+from moonfold_handoff.cli.mcp import mcp
 from moonfold_handoff.cli.providers import providers
 from moonfold_handoff.cli.read import read
 from moonfold_handoff.cli.settings import settings
@@ -80,8 +81,8 @@ def main(ctx: click.Context) -> None:
     if it had been there. Start with `moonfold demo`.
     """
     known = Settings.from_environment()
-    serving = ctx.invoked_subcommand == "worker"
-    # A worker's lines are its output; beside another command's output they are noise: what went wrong
+    serving = ctx.invoked_subcommand in {"worker", "mcp"}
+    # A server's lines are its output; beside another command's output they are noise: what went wrong
     # is in the result, and so in the sentence that ends the command.
     quiet = not serving and "log_level" not in known.given
     logs.configure(format_=known.log_format, level="error" if quiet else known.log_level)
@@ -99,6 +100,7 @@ for command in (
     fork,
     go_on,
     handoff,
+    mcp,
     providers,
     read,
     settings,
