@@ -72,6 +72,14 @@ async def test_over_http_it_prints_its_url_serves_and_stops_when_told(
         assert (process.returncode, out, err) == (0, b"", b"")
 
 
+async def test_agents_elsewhere_need_to_be_told_a_name(server: RedisServer) -> None:
+    async with serving(server, "--http", "0.0.0.0:0") as (process, url):
+        assert url.startswith("http://0.0.0.0:")
+        process.terminate()
+        _, err = await process.communicate()
+    assert b"MOONFOLD_READER_URL is not set" in err
+
+
 async def test_over_stdio_it_ends_with_its_agent_and_prints_nothing_of_its_own(
     server: RedisServer,
 ) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+from ipaddress import ip_address
 from typing import Any
 
 import click
@@ -17,6 +18,8 @@ from moonfold_handoff.settings import Settings
 
 NAME = "moonfold-reader"  # in the server's client list
 DEFAULT_ADDRESS = "127.0.0.1:0"
+
+logger = structlog.get_logger()
 
 
 class _Address(click.ParamType[tuple[str, int]]):
@@ -50,7 +53,7 @@ def mcp(settings: Settings, *, address: tuple[str, int] | None) -> None:
     if not is_installed():
         raise click.ClickException(INSTALL)
     for warning in settings.warnings:
-        structlog.get_logger().warning("setting_ignored", reason=warning)
+        logger.warning("setting_ignored", reason=warning)
     asyncio.run(_stdio(settings) if address is None else _http(settings, *address))
 
 
@@ -72,5 +75,13 @@ async def _http(settings: Settings, host: str, port: int) -> None:
             for number in (signal.SIGTERM, signal.SIGINT):
                 # The HTTP server raises again what stopped it, which is no failure.
                 loop.add_signal_handler(number, lambda: None)
+            if (
+                settings.reader_url is None
+                and ip_address(listening.getsockname()[0]).is_unspecified
+            ):
+                # By which name they will call it cannot be known, and any name is what attacks use.
+                logger.warning(
+                    "agents_elsewhere_are_refused", reason="MOONFOLD_READER_URL is not set"
+                )
             click.echo(serving.local_url(listening))
             await server.serve(sockets=[listening])
