@@ -68,10 +68,10 @@ async def over_http(url: str, token: str, *, mode: str = "legacy") -> AsyncItera
 
 
 @asynccontextmanager
-async def http_reader(services: Services) -> AsyncIterator[str]:
-    """Serve the reader over HTTP in this process, and give its URL."""
+async def http_reader(services: Services, public_url: str | None = None) -> AsyncIterator[str]:
+    """Serve the reader over HTTP in this process, and give the URL where it listens."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = http_server(services, listening)
+        server = http_server(services, listening, public_url=public_url)
         serving = asyncio.create_task(server.serve(sockets=[listening]))
         try:
             yield local_url(listening)

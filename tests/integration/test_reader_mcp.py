@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +26,18 @@ from mcp import Client
 from redis.asyncio import Redis
 
 from moonfold_handoff.client import HandoffClient
+from moonfold_handoff.context.preamble import reading_tool
+from moonfold_handoff.delivery.programs import PROGRAMS
+from moonfold_handoff.jobs import build_handoff
 from moonfold_handoff.reading import server as reader_server
+from moonfold_handoff.reading.configuration import setup
 from moonfold_handoff.reading.serving import MAX_REQUEST_BYTES
-from moonfold_handoff.services import Services
-from moonfold_handoff.store import tokens
+from moonfold_handoff.services import Services, open_services
+from moonfold_handoff.settings import Settings
+from moonfold_handoff.store import results, tokens
+from moonfold_schemas import Target, encode
 from moonfold_schemas.events import ThreadStarted
-
-pytestmark = pytest.mark.usefixtures("recorded")
+from moonfold_schemas.results import HandoffReady
 
 LARGE = "".join(f"line {n}: 👩‍👩‍👧 été\n" for n in range(150_000))
 FORGED = "mfr_" + "A" * 43
@@ -41,7 +48,7 @@ async def issued(redis: Redis, *, through: int = 8, thread_id: str = THREAD) -> 
 
 
 @pytest.fixture
-async def token(redis: Redis) -> str:
+async def token(redis: Redis, recorded: None) -> str:
     return await issued(redis)
 
 
@@ -89,8 +96,8 @@ async def test_an_agent_lists_two_tools_that_only_read(connect: Connect, token: 
             assert "$ref" not in json.dumps(schema)
 
 
-async def test_an_agent_reads_what_was_said(connect: Connect, token: str) -> None:
-    async with connect(token) as client:
+async def test_an_agent_reads_what_was_said(url: str, token: str) -> None:
+    async with over_http(url, token) as client:
         page = await read(client, position=3)
         result = await client.call_tool("thread_read", {"after": 3, "view": "activity", "limit": 1})
     assert [entry["text"] for entry in page["items"]] == ["question 0"]
@@ -130,18 +137,20 @@ async def test_an_agent_searches_and_opens_what_it_found(connect: Connect, token
 # What an agent may read.
 
 
-async def test_an_agent_reads_no_further_than_its_token(connect: Connect, redis: Redis) -> None:
-    async with connect(await issued(redis, through=5)) as client:
+async def test_an_agent_reads_no_further_than_its_token(
+    url: str, redis: Redis, recorded: None
+) -> None:
+    async with over_http(url, await issued(redis, through=5)) as client:
         page = await read(client, view="activity")
         assert [entry["position"] for entry in page["items"]] == [3, 4, 5]
         assert "no such item" in await refusal(client, position=6)
 
 
-async def test_reasoning_is_not_read(connect: Connect, redis: Redis) -> None:
+async def test_reasoning_is_not_read(url: str, redis: Redis) -> None:
     secret = "the insides"
     what = events(ThreadStarted(), started(), user("q"), reasoning(secret), assistant("a"))
     await append(redis, what, thread_id="thinking")
-    async with connect(await issued(redis, thread_id="thinking", through=5)) as client:
+    async with over_http(url, await issued(redis, thread_id="thinking", through=5)) as client:
         shown = await client.call_tool("thread_read", {"view": "activity"})
         assert secret not in text_of(shown) + str(shown.structured_content)
         await refusal(client, position=4)
@@ -175,7 +184,7 @@ async def test_a_revoked_token_opens_nothing_from_the_next_call_on(
     assert token not in logged
 
 
-@pytest.mark.parametrize("token", ["", "not a token", FORGED], ids=["none", "malformed", "forged"])
+@pytest.mark.parametrize("token", ["", FORGED], ids=["none", "forged"])
 async def test_over_stdio_a_token_that_opens_nothing_is_told_at_each_call(
     server: RedisServer, token: str, tmp_path: Path
 ) -> None:
@@ -223,7 +232,9 @@ async def test_requests_without_access_are_turned_away_alike(
         assert secret not in logged.text
 
 
-async def test_each_request_is_answered_for_its_own_token(url: str, redis: Redis) -> None:
+async def test_each_request_is_answered_for_its_own_token(
+    url: str, redis: Redis, recorded: None
+) -> None:
     await append(redis, events(ThreadStarted(), started(), user("elsewhere")), thread_id="other")
     first, second = await issued(redis), await issued(redis, thread_id="other", through=3)
     answers = [(await post(url, one)).text for one in (first, second, first)]
@@ -240,6 +251,13 @@ async def test_only_calls_are_answered(url: str, token: str) -> None:
 async def test_another_name_for_the_server_is_refused(url: str, token: str) -> None:
     assert (await post(url, token, Host="evil.example")).status_code == 421
     assert (await post(url, token, Origin="http://evil.example")).status_code == 403
+
+
+async def test_the_name_that_agents_elsewhere_use_is_known(services: Services, token: str) -> None:
+    async with http_reader(services, "https://reader.example/moonfold") as url:
+        origin = "https://reader.example"
+        assert (await post(url, token, Host="reader.example", Origin=origin)).status_code == 200
+        assert (await post(url, token, Host="other.example")).status_code == 421
 
 
 async def test_a_request_is_bounded(url: str, token: str) -> None:
@@ -289,13 +307,21 @@ async def test_a_thread_that_is_gone_is_told(
     assert logged.events("reader_finds_no_thread")
 
 
+@pytest.mark.parametrize("transport", ["stdio", "http"])
 async def test_a_server_that_is_away_is_a_tool_error_until_it_is_back(
-    own_server: RedisServer, tmp_path: Path
+    own_server: RedisServer, tmp_path: Path, transport: str
 ) -> None:
-    async with Redis.from_url(own_server.url) as redis:
-        await append(redis, conversation())
-        token = await issued(redis)
-    async with over_stdio(own_server.url, token, tmp_path / "errors") as client:
+    settings = Settings(redis_url=own_server.url)
+    async with AsyncExitStack() as stack:
+        services = await stack.enter_async_context(open_services(settings, name="test"))
+        await append(services.redis, conversation())
+        token = await issued(services.redis)
+        if transport == "stdio":
+            connection = over_stdio(own_server.url, token, tmp_path / "errors")
+        else:
+            url = await stack.enter_async_context(http_reader(services))
+            connection = over_http(url, token)
+        client = await stack.enter_async_context(connection)
         await read(client)
         own_server.kill()
         assert await refusal(client) == reader_server.AWAY
@@ -303,11 +329,33 @@ async def test_a_server_that_is_away_is_a_tool_error_until_it_is_back(
         assert (await read(client))["items"]
 
 
-async def test_the_token_of_a_handoff_opens_its_thread(
-    client: HandoffClient, running_worker: RunningWorker, url: str
+@pytest.mark.parametrize("provider", PROGRAMS)
+async def test_a_handoff_brings_what_its_preamble_speaks_of(
+    client: HandoffClient,
+    recorded: None,
+    running_worker: RunningWorker,
+    url: str,
+    provider: str,
 ) -> None:
-    handoff = await ready(client, switch())
-    assert handoff.reader is not None
-    async with over_http(url, handoff.reader.token) as agent:
-        page = await read(agent)
+    handoff = await ready(client, switch(target=Target(provider=provider)))
+    access = handoff.reader
+    assert access is not None
+    assert access.setup == setup(provider, access.token, None)
+    first_line = handoff.text.partition("\n")[0]
+    assert reading_tool(provider) in first_line
+    async with over_http(url, access.token) as agent:
+        page = await read(agent, thread_id=handoff.thread_id)
     assert [entry["text"] for entry in page["items"]][:2] == ["question 0", "answer 0"]
+
+
+async def test_without_tokens_a_handoff_speaks_of_no_tool(
+    services: Services, recorded: None
+) -> None:
+    request = switch()
+    off = dataclasses.replace(services.settings, reader_ttl=0)
+    without = dataclasses.replace(services, settings=off)
+    await build_handoff(without, request.request_id, encode(request))
+    result = await results.get(services.redis, request.request_id)
+    assert isinstance(result, HandoffReady)
+    assert result.reader is None
+    assert "thread_read" not in result.text
