@@ -73,8 +73,8 @@ async def _http(settings: Settings, host: str, port: int) -> None:
             server = serving.http_server(services, listening, public_url=settings.reader_url)
             loop = asyncio.get_running_loop()
             for number in (signal.SIGTERM, signal.SIGINT):
-                # The HTTP server raises again what stopped it, which is no failure.
-                loop.add_signal_handler(number, lambda: None)
+                # The HTTP server listens to them only once it serves, and raises them again at its end.
+                loop.add_signal_handler(number, setattr, server, "should_exit", True)
             if (
                 settings.reader_url is None
                 and ip_address(listening.getsockname()[0]).is_unspecified
