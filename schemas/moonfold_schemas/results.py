@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, field
 
 from moonfold_schemas.base import Id, Sequence, Timestamp, Tokens, Wire
 from moonfold_schemas.requests import Target
@@ -161,6 +161,35 @@ class PassedOver(Wire, frozen=True, kw_only=True, omit_defaults=False):
     available: Tokens | None = None
 
 
+class ReaderSetup(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """How the target's agent is started with the thread reader as an MCP server, for one session.
+
+    `arguments` go right after the program's name, `environment` is added to its own; the token is in
+    `environment` alone, since others see arguments. `once` is the command that a person runs once
+    where the agent takes MCP servers from its settings only; it holds no token.
+    """
+
+    arguments: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
+    once: tuple[str, ...] = ()
+
+
+class ReaderAccess(Wire, frozen=True, kw_only=True, omit_defaults=False):
+    """What opens the thread's history up to `through` to the thread reader, until `expires_at` (R8, R9).
+
+    `token` is a secret: whoever has it reads the conversation. `url` is where the reader is served for
+    agents on other machines, where the operator says so; agents on this one start it themselves.
+    `setup` is null for agents that are not known: they get `moonfold mcp` with the token as
+    `MOONFOLD_READER_TOKEN`, or `url` with the token as bearer token, in their own way.
+    """
+
+    token: str
+    expires_at: Timestamp
+    through: Sequence
+    url: str | None = None
+    setup: ReaderSetup | None = None
+
+
 class ResultBase(Wire, tag_field="type", frozen=True, kw_only=True, omit_defaults=False):
     """Fields of every result. `duration_ms` is the time the worker spent on it."""
 
@@ -175,7 +204,8 @@ class HandoffReady(ResultBase, tag="handoff.ready", frozen=True, kw_only=True):
     """The handoff: one selection in two deliveries (R5, R6); `delivery` names this target's.
 
     A thread without items that can travel has nothing to deliver: `items` and `text` are empty.
-    `passed_over` holds the candidates before this target.
+    `passed_over` holds the candidates before this target. `reader` is null where there is nothing to
+    read, or tokens are switched off.
     """
 
     target: Target
@@ -185,6 +215,7 @@ class HandoffReady(ResultBase, tag="handoff.ready", frozen=True, kw_only=True):
     items: tuple[ResponseMessage, ...] = ()
     text: str = ""
     passed_over: tuple[PassedOver, ...] = ()
+    reader: ReaderAccess | None = None
 
 
 class HandoffPrepared(ResultBase, tag="handoff.prepared", frozen=True, kw_only=True):

@@ -1,8 +1,13 @@
 -- append: add events to a thread's log, each numbered one after the last.
 --
 -- KEYS[1]  moonfold:{<thread>}:log     stream of events, entry ids <sequence>-0
--- KEYS[2]  moonfold:{<thread>}:items   hash, item id -> sequence of the item's first record; and in the
---          field '~', which is no item id, what was rolled back: "<first>-<last> <first>-<last> ..."
+-- KEYS[2]  moonfold:{<thread>}:items   hash, item id -> sequence of the item's first record; and in fields
+--          that are no item ids:
+--          '~'              what was rolled back: "<first>-<last> <first>-<last> ..."
+--          '@<item id>'     first sequences that the item had before they were rolled back: "<first> ..."
+--          '#<first>'       the later records of an item, so that its content at any point is found without
+--                           reading the log: "<n> <sequence> <sequence> ...", the latest ones
+--          '#<first>.<k>'   k = 1 ... n: those before them, the oldest in 1
 -- KEYS[3]  moonfold:{<thread>}:state   only its lifetime is extended
 -- ARGV[1]  expected: the last sequence the producer knows of; 0 for a new thread
 -- ARGV[2]  lifetime of the thread after this append, in milliseconds
@@ -18,6 +23,8 @@
 --   EVENT_TOO_LARGE sequence=N bytes=B limit=L
 -- Events whose sequences are taken by the same bytes are accepted and change nothing, so a producer
 -- that lost the reply repeats the call. An empty log may begin after 0 only with `thread.forked`.
+
+local RECORDS_BYTES = 512 -- of a list of later records, before the next one is begun
 
 local log, items, state = KEYS[1], KEYS[2], KEYS[3]
 local expected, ttl, limit = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
@@ -72,6 +79,23 @@ local function note_rollback(raw, sequence)
   end
 end
 
+local function note_record(first, number)
+  local field = '#' .. first
+  local records = redis.call('HGET', items, field) or '0'
+  if #records >= RECORDS_BYTES then
+    local older, full = string.match(records, '^(%d+) (.*)$')
+    older = string.format('%.0f', older + 1)
+    redis.call('HSET', items, field .. '.' .. older, full)
+    records = older
+  end
+  redis.call('HSET', items, field, records .. ' ' .. number)
+end
+
+local function forget(item, first)
+  local earlier = '@' .. item
+  redis.call('HSET', items, earlier, (redis.call('HGET', items, earlier) or '') .. first .. ' ')
+end
+
 for i = 4, #ARGV, 2 do
   local sequence = expected + (i - 4) / 2 + 1
   if sequence > last then
@@ -80,11 +104,13 @@ for i = 4, #ARGV, 2 do
     local first = item ~= '' and redis.call('HSETNX', items, item, number) == 0
       and redis.call('HGET', items, item)
     if first and is_rolled_back(tonumber(first)) then
+      forget(item, first)
       redis.call('HSET', items, item, number)
       first = false
     end
     if first then
       redis.call('XADD', log, id(sequence), 'e', ARGV[i], 'p', first)
+      note_record(first, number)
     else
       redis.call('XADD', log, id(sequence), 'e', ARGV[i])
     end

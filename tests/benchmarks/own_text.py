@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 
 from moonfold_handoff.context.fold import Entry, fold
+from moonfold_handoff.context.preamble import reading_tool
 from moonfold_handoff.context.rendering import Rendering, render
 from moonfold_handoff.context.selection import Selection, select
 from moonfold_handoff.context.state import ThreadState
@@ -41,7 +42,8 @@ def measure(advance: Advance) -> list[Figure]:
 
 def _hand_off(items: list[Item], allowance: int) -> tuple[Selection, Rendering]:
     entries = [Entry(n, n, ItemRecorded(item=item)) for n, item in enumerate(items, start=1)]
-    selection = select(fold(ThreadState(), entries), str(uuid.UUID(int=2**127)), allowance)
+    thread_id, tool = str(uuid.UUID(int=2**127)), reading_tool("claude-code")
+    selection = select(fold(ThreadState(), entries), thread_id, allowance, tool=tool)
     contents = {c.ref.position: items[c.ref.position - 1] for c in selection.choices}
     return selection, render(selection, contents, b"seed")
 

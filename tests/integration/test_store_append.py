@@ -133,7 +133,7 @@ async def test_an_item_recorded_again_points_to_its_first_record(redis: Redis) -
     ]
     raw = await redis.xrange(LOG)
     assert [sorted(fields) for _, fields in raw] == [[b"e"], [b"e"], [b"e", b"p"], [b"e", b"p"]]
-    assert await redis.hgetall(ITEMS) == {b"x": b"1", b"y": b"2"}  # type: ignore[misc]
+    assert await redis.hgetall(ITEMS) == {b"x": b"1", b"y": b"2", b"#1": b"0 3 4"}  # type: ignore[misc]
 
 
 async def test_an_item_recorded_twice_in_one_call_points_to_its_first_record(redis: Redis) -> None:

@@ -79,8 +79,9 @@ def with_unknown_fields(value: Any) -> Any:
         return [with_unknown_fields(part) for part in value]
     if not isinstance(value, dict):
         return value
-    # A model's options are free-form: an unknown one is kept, not ignored.
-    known = {k: v if k == "options" else with_unknown_fields(v) for k, v in value.items()}
+    # A model's options and an environment are free-form: an unknown name is kept, not ignored.
+    free = {"options", "environment"}
+    known = {k: v if k in free else with_unknown_fields(v) for k, v in value.items()}
     return {"unknown_before": {"deep": [1]}, **known, "unknown_after": None}
 
 

@@ -62,6 +62,7 @@ def planned(
         cap=services.settings.cap(request.token_cap),
         catalogue=services.catalogue,
         native=goes_on_natively(request, resumed or state, target),
+        reader=services.settings.reader_ttl > 0,
     )
 
 

@@ -17,6 +17,7 @@ from moonfold_handoff import failover, forks
 from moonfold_handoff.context.availability import Instance
 from moonfold_handoff.errors import HandoffError, InvalidRequestError
 from moonfold_handoff.handoffs import as_asked, built, planned, prepared
+from moonfold_handoff.reading.access import granted
 from moonfold_handoff.services import Services
 from moonfold_handoff.store import log, rejected, results, threads
 from moonfold_handoff.store.queue import BUILD_HANDOFF, FOLD_THREAD
@@ -79,7 +80,10 @@ async def build_handoff(services: Services, job_id: str, argument: bytes) -> Non
             return
         elapsed = (time.perf_counter() - started) * 1000
         result = replace(result, created_at=utc_now(), duration_ms=round(elapsed, 3))
-        published = await results.publish(services.redis, result, ttl=services.settings.result_ttl)
+        result, access = granted(services.settings, result)
+        published = await results.publish(
+            services.redis, result, ttl=services.settings.result_ttl, access=access
+        )
         _report(result, published=published)
         if isinstance(request, ProviderLimitReached) and isinstance(result, HandoffReady):
             await failover.count(services, result)

@@ -47,6 +47,15 @@ def seconds(text: str) -> int:
     return count
 
 
+def _seconds_or_off(text: str) -> int:
+    if text.strip().lower() in {"0", "off"}:
+        return 0
+    try:
+        return seconds(text)
+    except ValueError:
+        raise ValueError("a duration such as 12h or 7d, or off") from None
+
+
 def _count(text: str) -> int:
     digits = text.strip().replace("_", "").replace(",", "")
     if not re.fullmatch(r"[0-9]{1,18}", digits) or int(digits) == 0:
@@ -129,6 +138,18 @@ SETTINGS = {
         _percent,
         "share of a quota, in percent, from which on a handoff is prepared",
     ),
+    "reader_ttl": Setting(
+        "MOONFOLD_READER_TTL",
+        7 * DAY,
+        _seconds_or_off,
+        "lifetime of the token that opens a handoff's thread to its reader; off: none is made",
+    ),
+    "reader_url": Setting(
+        "MOONFOLD_READER_URL",
+        None,
+        str.strip,
+        "where the thread reader is served for agents on other machines",
+    ),
     "log_format": Setting(
         "MOONFOLD_LOG_FORMAT",
         "auto",
@@ -164,6 +185,8 @@ class Settings:
     failover_policy: Path | None = None
     failovers_per_hour: int = 6
     limit_near_percent: int = 90
+    reader_ttl: int = 7 * DAY
+    reader_url: str | None = None
     log_format: str = "auto"
     log_level: str = "info"
     warnings: tuple[str, ...] = ()

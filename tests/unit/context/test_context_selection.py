@@ -136,7 +136,7 @@ def test_a_nearly_full_conversation_has_room_for_the_pointer_or_says_what_it_lac
     thread_id = "t" * length
     window, reserve, request = 100_000, 25_000, NewRequest(text="Continue", attachments=(IMAGE,))
     target = Target(provider="codex", model="large", conversation_id="c", capacity=window)
-    pointer_text = f"[mmmm] Earlier conversation: thread {thread_id} to #4; rest by thread_read."
+    pointer_text = f"[mmmm] Earlier conversation: thread {thread_id} to #4."
     needed = json_bytes(f"{pointer_text}\n[mmmm end]")
     full = window - reserve - json_bytes("Continue") - 8_192  # what may be held if nothing is to go
 

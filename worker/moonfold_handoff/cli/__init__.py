@@ -15,9 +15,12 @@ from moonfold_handoff.cli.explain import explain
 from moonfold_handoff.cli.fork import fork
 from moonfold_handoff.cli.going_on import go_on
 from moonfold_handoff.cli.handoff import handoff
+from moonfold_handoff.cli.mcp import mcp
 from moonfold_handoff.cli.providers import providers
+from moonfold_handoff.cli.read import read
 from moonfold_handoff.cli.settings import settings
 from moonfold_handoff.cli.threads import thread, threads
+from moonfold_handoff.cli.token import token
 from moonfold_handoff.cli.watch import watch
 from moonfold_handoff.cli.worker import worker
 from moonfold_handoff.delivery.programs import NotStartedError
@@ -25,6 +28,8 @@ from moonfold_handoff.embedded import EmbeddedServerError
 from moonfold_handoff.errors import HandoffError
 from moonfold_handoff.following import FollowError
 from moonfold_handoff.policy import PolicyError
+from moonfold_handoff.reading.access import AccessDeniedError
+from moonfold_handoff.reading.answers import ReadingError
 from moonfold_handoff.settings import Settings
 from moonfold_handoff.store.connection import InvalidRedisUrlError, RedisError
 from moonfold_handoff.store.log import AppendError
@@ -33,6 +38,7 @@ from moonfold_handoff.transfer import NoWorkerError
 from moonfold_schemas import WireError
 
 EXPECTED = (
+    AccessDeniedError,
     AppendError,
     CatalogueError,
     EmbeddedServerError,
@@ -42,6 +48,7 @@ EXPECTED = (
     NoWorkerError,
     NotStartedError,
     PolicyError,
+    ReadingError,
     TranscriptError,
     WireError,
 )
@@ -73,18 +80,18 @@ def main(ctx: click.Context) -> None:
     A handoff is a budgeted selection of the conversation, never a summary: the next agent goes on as
     if it had been there. Start with `moonfold demo`.
     """
-    read = Settings.from_environment()
-    serving = ctx.invoked_subcommand == "worker"
-    # A worker's lines are its output; beside another command's output they are noise: what went wrong
+    known = Settings.from_environment()
+    serving = ctx.invoked_subcommand in {"worker", "mcp"}
+    # A server's lines are its output; beside another command's output they are noise: what went wrong
     # is in the result, and so in the sentence that ends the command.
-    quiet = not serving and "log_level" not in read.given
-    logs.configure(format_=read.log_format, level="error" if quiet else read.log_level)
-    for warning in () if serving else read.warnings:
+    quiet = not serving and "log_level" not in known.given
+    logs.configure(format_=known.log_format, level="error" if quiet else known.log_level)
+    for warning in () if serving else known.warnings:
         click.echo(f"Warning: {warning}", err=True)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # On a terminal that is not UTF-8, a question mark is better than no output.
         sys.stdout.reconfigure(errors="replace")
-    ctx.obj = read
+    ctx.obj = known
 
 
 for command in (
@@ -93,10 +100,13 @@ for command in (
     fork,
     go_on,
     handoff,
+    mcp,
     providers,
+    read,
     settings,
     thread,
     threads,
+    token,
     watch,
     worker,
 ):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 import uuid
@@ -81,7 +82,11 @@ async def run(start: Start) -> int:
     """Run an agent at this terminal to its end, and return its exit status."""
     if start.trouble is not None:
         click.echo(f"Warning: {start.trouble} The history goes as text.", err=True)
-    process = await asyncio.create_subprocess_exec(*start.arguments, cwd=start.cwd)
+    if start.reader.trouble is not None:
+        click.echo(f"Warning: what was left out cannot be read. {start.reader.trouble}", err=True)
+    process = await asyncio.create_subprocess_exec(
+        *start.arguments, cwd=start.cwd, env={**os.environ, **start.reader.environment}
+    )
     return await process.wait()
 
 

@@ -24,6 +24,7 @@ from moonfold_schemas.results import (
 )
 
 PREVIEW = 72  # characters of an item shown
+PLAIN = "\n\t\u200c\u200d"  # not printable by themselves, and obeyed by no terminal
 
 _DELIVERIES = {
     Delivery.ITEMS: "as messages for native injection",
@@ -155,5 +156,11 @@ def budget_table(budget: Budget) -> Table:
 
 def preview(text: str) -> str:
     """Return how a text begins, on one line and without what a terminal would obey."""
-    begins = " ".join(text[: 4 * PREVIEW].split())[:PREVIEW]
-    return "".join(character if character.isprintable() else "�" for character in begins)
+    return harmless(" ".join(text[: 4 * PREVIEW].split())[:PREVIEW])
+
+
+def harmless(text: str) -> str:
+    """Return a text without what a terminal would obey; lines, tabs and joined emoji stay."""
+    return "".join(
+        character if character.isprintable() or character in PLAIN else "�" for character in text
+    )

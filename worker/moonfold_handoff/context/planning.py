@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from moonfold_handoff.context.budget import compute_budget
 from moonfold_handoff.context.capacity import Catalogue
+from moonfold_handoff.context.preamble import reading_tool
 from moonfold_handoff.context.selection import NOTHING, Selection, needed_for_must_haves, select
 from moonfold_handoff.context.state import ThreadState
 from moonfold_schemas.requests import NewRequest, Target
@@ -45,6 +46,7 @@ def plan(
     cap: Figure,
     catalogue: Catalogue,
     native: bool = False,
+    reader: bool = False,
 ) -> Plan:
     """Return what the handoff of `state` to `target` would be.
 
@@ -56,6 +58,7 @@ def plan(
         cap: upper bound in tokens, already clamped.
         catalogue: windows of models.
         native: whether the target goes on by itself.
+        reader: whether the target is offered a tool that reads what does not travel (R9).
 
     Raises:
         ReferencesDoNotFitError: not even the one-line pointer to the history fits (R12).
@@ -65,5 +68,6 @@ def plan(
     if native:
         return Plan(target, budget, NOTHING, native, unseen)
     asked = request.text if request is not None else None
-    selection = select(unseen, thread_id, budget.allowance, asked)
+    tool = reading_tool(target.provider) if reader else None
+    selection = select(unseen, thread_id, budget.allowance, asked, tool)
     return Plan(target, budget, selection, native, unseen)

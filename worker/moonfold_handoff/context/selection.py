@@ -43,7 +43,11 @@ NOTHING = Selection((), Coverage(through=0, selected_items=0, omitted_items=0), 
 
 
 def select(
-    state: ThreadState, thread_id: str, allowance: int, asked: str | None = None
+    state: ThreadState,
+    thread_id: str,
+    allowance: int,
+    asked: str | None = None,
+    tool: str | None = None,
 ) -> Selection:
     """Choose what of `state` travels within `allowance` bytes.
 
@@ -52,13 +56,14 @@ def select(
         thread_id: how the preamble names it.
         allowance: bytes that the handoff may cost.
         asked: the text of the new request, read for the identifiers it mentions (R4: it stays apart).
+        tool: what the target calls the tool that reads the rest; None where it is offered none.
 
     Raises:
         ReferencesDoNotFitError: not even the one-line pointer to the history fits (R12).
     """
     if not state.items:
         return Selection((), _coverage(state, ()), None)
-    preamble = plan_preamble(thread_id, state.through, state.items, allowance)
+    preamble = plan_preamble(thread_id, state.through, state.items, allowance, tool)
     if preamble.reserve > allowance:
         raise ReferencesDoNotFitError(
             f"Not even the reference to the earlier conversation fits: it needs {preamble.reserve} "

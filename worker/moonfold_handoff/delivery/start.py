@@ -14,6 +14,7 @@ from moonfold_handoff.delivery.programs import (
     NotStartedError,
     Program,
 )
+from moonfold_handoff.delivery.reader import NOTHING, Offer, offer
 from moonfold_schemas.results import Delivery, HandoffReady
 
 GO_ON = "Go on where the conversation stopped."
@@ -29,16 +30,18 @@ class Start:
         cwd: where it is started; None: here.
         conversation_id: the provider conversation that goes on, where it is known beforehand.
         trouble: why the history goes as text where it could have gone as messages.
+        reader: what gives it the reader of what was left out; `arguments` hold that already.
     """
 
     arguments: tuple[str, ...]
     cwd: str | None
     conversation_id: str | None
     trouble: str | None = None
+    reader: Offer = NOTHING
 
 
 async def prepare_start(result: HandoffReady, request: str, *, cwd: str | None) -> Start:
-    """Return how to start the agent of a handoff, with its history and the new request.
+    """Return how to start the agent of a handoff, with its history, its reader and the new request.
 
     For Codex a thread is made that has the history as messages; where that fails it goes as text, as for
     everyone else: before the request, in the first prompt (R5, R6).
@@ -55,6 +58,8 @@ async def prepare_start(result: HandoffReady, request: str, *, cwd: str | None) 
     path = program.path()
     if cwd is not None and not await asyncio.to_thread(Path(cwd).is_dir):
         cwd = None
+    reader = await asyncio.to_thread(offer, result)
+    agent = (path, *reader.arguments)
     trouble: str | None = None
     if result.delivery is Delivery.ITEMS and program.resume is not None:
         try:
@@ -62,7 +67,8 @@ async def prepare_start(result: HandoffReady, request: str, *, cwd: str | None) 
         except InjectionError as error:
             trouble = str(error)
         else:
-            return Start((path, *program.resume(thread_id, request)), cwd, thread_id)
+            arguments = program.resume(thread_id, request)
+            return Start((*agent, *arguments), cwd, thread_id, reader=reader)
     arguments, conversation_id = _with_text(program, result, request)
     for argument in arguments:
         if len(argument.encode()) > MOST_ARGUMENT_BYTES:
@@ -70,7 +76,7 @@ async def prepare_start(result: HandoffReady, request: str, *, cwd: str | None) 
                 f"The history and the request are longer than {program.name} can be given. "
                 "Ask for a shorter handoff (--cap)."
             )
-    return Start((path, *arguments), cwd, conversation_id, trouble)
+    return Start((*agent, *arguments), cwd, conversation_id, trouble, reader)
 
 
 def _with_text(

@@ -21,7 +21,7 @@ def log(thread_id: str) -> str:
 
 
 def items(thread_id: str) -> str:
-    """Return the key of the hash from item id to first sequence."""
+    """Return the key of the hash from item id to first sequence, and to what `append.lua` notes beside it."""
     return f"moonfold:{{{thread_id}}}:items"
 
 
@@ -43,6 +43,11 @@ def result(request_id: str) -> str:
 def results(session_id: str) -> str:
     """Return the key of the stream that tells a session of its results."""
     return f"moonfold:results:{session_id}"
+
+
+def token(hash_: str) -> str:
+    """Return the key of what a reader's token opens, by the token's SHA-256."""
+    return f"moonfold:token:{hash_}"
 
 
 def failovers(thread_id: str) -> str:

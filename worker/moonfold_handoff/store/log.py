@@ -208,7 +208,7 @@ async def fetch(redis: Redis, records: Sequence[tuple[str, int]]) -> list[Thread
         for sequence, raw in zip(sequences, raws, strict=True):
             if raw is None:
                 raise HistoryCorruptError(f"The log has no entry {sequence}.")
-            events[thread_id, sequence] = _event(sequence, raw)
+            events[thread_id, sequence] = event_of(sequence, raw)
     return [events[record] for record in records]
 
 
@@ -219,14 +219,19 @@ def sequence_of(raw_id: bytes) -> int:
 
 def _entry(raw_id: bytes, fields: dict[bytes, Any]) -> Entry:
     sequence = sequence_of(raw_id)
-    event = _event(sequence, fields.get(b"e", b""))
+    event = event_of(sequence, fields.get(b"e", b""))
     try:
         return Entry(sequence, int(fields.get(b"p", sequence)), event)
     except ValueError:
         raise HistoryCorruptError(f"Entry {sequence} of the log has no position.") from None
 
 
-def _event(sequence: int, raw: bytes) -> ThreadEvent:
+def event_of(sequence: int, raw: bytes) -> ThreadEvent:
+    """Return the event whose bytes are recorded at `sequence`.
+
+    Raises:
+        HistoryCorruptError: they are no thread event.
+    """
     try:
         return decode_event(raw)
     except WireError as error:
