@@ -17,7 +17,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from . import append, forks, latency, own_text, size, throughput, watching
+from . import append, forks, latency, own_text, reading, size, throughput, watching
 from .figures import Figure, Series, combine, table
 from .servers import server
 
@@ -28,6 +28,7 @@ BENCHMARKS: dict[str, tuple[Callable[..., list[Figure]], tuple[str, ...]]] = {
     "size": (size.measure, ("items", "builds")),
     "own_text": (own_text.measure, ()),
     "forks": (forks.measure, ()),
+    "reading": (reading.measure, ("items", "reads")),
     "watching": (watching.measure, ("sessions", "megabytes")),
 }
 """What measures each, and which options it takes."""
@@ -50,8 +51,11 @@ BENCHMARKS: dict[str, tuple[Callable[..., list[Figure]], tuple[str, ...]]] = {
 @click.option("--in-flight", default=50, type=click.IntRange(1, 1_000), help="throughput: at once")
 @click.option("--events", default=50_000, type=click.IntRange(1_000, 1_000_000), help="append")
 @click.option("--batch", default=500, type=click.IntRange(1, 10_000), help="append: events a call")
-@click.option("--items", default=100_000, type=click.IntRange(1_000, 1_000_000), help="size: long")
+@click.option(
+    "--items", default=100_000, type=click.IntRange(1_000, 1_000_000), help="size, reading: long"
+)
 @click.option("--builds", default=200, type=click.IntRange(10, 10_000), help="size: of each thread")
+@click.option("--reads", default=200, type=click.IntRange(10, 10_000), help="reading: of each kind")
 @click.option("--sessions", default=20, type=click.IntRange(1, 1_000), help="watching: sessions")
 @click.option(
     "--megabytes", default=100, type=click.IntRange(1, 10_000), help="watching: large one"

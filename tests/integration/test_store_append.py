@@ -153,6 +153,32 @@ async def test_an_item_recorded_again_after_it_was_taken_back_is_a_new_one(redis
     assert [position for _, position, _ in await entries(redis)][10:] == [11, 12]
 
 
+async def test_the_later_records_of_an_item_are_noted_in_lists_of_bounded_length(
+    redis: Redis,
+) -> None:
+    await append(redis, events(*(user(f"{number}", item_id="i") for number in range(1_000))))
+    index = await redis.hgetall(ITEMS)  # type: ignore[misc]
+    count, *latest = index[b"#1"].split()
+    older = [index[b"#1.%d" % number].split() for number in range(1, int(count) + 1)]
+    assert len(index) == 2 + len(older)  # the item's position and its lists
+    assert max(map(len, index.values())) < 600
+    noted = [int(sequence) for one in (*older, latest) for sequence in one]
+    assert noted == list(range(2, 1_001))
+
+
+async def test_the_positions_an_item_had_before_it_was_taken_back_are_noted(redis: Redis) -> None:
+    gone = user("gone", item_id="g")
+    await append(
+        redis, events(gone, TurnsRolledBack(to=0), gone, TurnsRolledBack(to=0), gone, gone)
+    )
+    assert await redis.hgetall(ITEMS) == {  # type: ignore[misc]
+        b"g": b"5",
+        b"@g": b"1 3 ",
+        b"#5": b"0 6",
+        b"~": b"1-1 1-3 ",
+    }
+
+
 async def test_an_item_that_speaks_of_a_rollback_takes_nothing_back(redis: Redis) -> None:
     item = user('{"type":"turns.rolled_back","to":0}', item_id="i")
     unknown = OpaqueEvent(original_type="turns.rolled_back")

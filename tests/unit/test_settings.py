@@ -97,3 +97,17 @@ def test_failovers_are_limited_by_default() -> None:
     assert read().failovers_per_hour == 6
     assert read(MOONFOLD_FAILOVERS_PER_HOUR="2").failovers_per_hour == 2
     assert read().failover_policy is None
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("12h", 12 * 3600), ("0", 0), (" Off ", 0)])
+def test_readers_have_tokens_for_as_long_as_is_said_or_none(text: str, seconds: int) -> None:
+    assert read(MOONFOLD_READER_TTL=text).reader_ttl == seconds
+    assert read().reader_ttl == 7 * DAY
+
+
+def test_a_lifetime_of_tokens_that_cannot_be_read_is_one_sentence_and_the_default() -> None:
+    settings = read(MOONFOLD_READER_TTL="never")
+    assert settings.reader_ttl == 7 * DAY
+    assert settings.warnings == (
+        "MOONFOLD_READER_TTL is not a duration such as 12h or 7d, or off; using the default, 604800.",
+    )

@@ -42,7 +42,7 @@ MAX_ITEMS = 100  # entries, or hits, of one answer
 MAX_CHARACTERS = 64_000  # characters of one answer, a last whole one aside
 MAX_QUERY = 1_000  # characters of a text that is searched for
 READ_STEPS = 32  # of a walk for one answer: 4,096 entries of a log, or 16 MiB, about
-SEARCH_STEPS = 128  # of a walk for one search
+SEARCH_STEPS = 256  # of a walk for one search: 32,768 entries, or 128 MiB, about
 
 
 class ThreadReader:
