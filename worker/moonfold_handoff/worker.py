@@ -30,7 +30,7 @@ from moonfold_handoff.services import Services, open_services
 from moonfold_handoff.settings import Settings
 from moonfold_handoff.store import keys, rejected
 from moonfold_handoff.store.connection import RedisError
-from moonfold_handoff.store.queue import BUILD_HANDOFF, FOLD_THREAD, Job, Time
+from moonfold_handoff.store.queue import BUILD_HANDOFF, FOLD_THREAD, READ_LIMIT, Job, Time
 from moonfold_handoff.store.scripts import worker_script
 from moonfold_handoff.tasks import end
 from moonfold_schemas import WireError
@@ -48,9 +48,6 @@ RETRY_BASE = 0.2  # seconds before the second attempt, doubled each time
 RETRY_CAP = 30  # seconds between attempts at most
 HANDOFF_JOBS = 32  # running at once
 BACKGROUND_JOBS = 2  # folding and ranking keep the loop for milliseconds; more would delay a person
-READ_LIMIT = (
-    1_000  # ids looked at; running jobs stay in the queue, so more than all workers can run
-)
 HEALTH_SECONDS = 30
 LISTEN_SECONDS = 10  # one wait for a hint
 
