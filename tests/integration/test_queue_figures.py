@@ -101,7 +101,7 @@ async def test_a_job_that_is_tried_again_is_deferred(
 ) -> None:
     monkeypatch.setattr(worker, "RETRY_BASE", 30.0)
 
-    async def lost(*_: object) -> None:
+    async def lost(*_: object, **__: object) -> None:
         raise ConnectionError
 
     monkeypatch.setattr(threads, "load", lost)

@@ -12,13 +12,15 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
+from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import structlog
 from arq.connections import ArqRedis, RedisSettings
 from arq.constants import in_progress_key_prefix, job_key_prefix, retry_key_prefix
+from arq.utils import ms_to_datetime
 from arq.worker import Function, Retry, Worker, func
 
 from moonfold_handoff import jobs
@@ -60,7 +62,7 @@ _decode_job = msgspec.json.Decoder(Job).decode
 
 logger = structlog.get_logger()
 
-JobCoroutine = Callable[[Services, str, bytes], Awaitable[None]]
+JobCoroutine = Callable[[Services, str, bytes, datetime | None], Awaitable[None]]
 
 
 class WakeWorker(Worker):
@@ -150,15 +152,20 @@ class WakeWorker(Worker):
     async def _perform(
         self, job_id: str, score: int, attempt: int, raw: bytes | None, newer: bytes | None
     ) -> None:
-        name, argument, refusal = _read_job(raw, attempt, newer)
+        name, argument, enqueued, refusal = _read_job(raw, attempt, newer)
         if refusal is not None:
             await jobs.abandon(
-                self._services, job_id=job_id, function=name, argument=argument, error=refusal
+                self._services,
+                job_id=job_id,
+                function=name,
+                argument=argument,
+                error=refusal,
+                enqueued=enqueued,
             )
             self.jobs_failed += 1
             await self.finish_failed_job(job_id, None)
             return
-        context = {**self.ctx, "job_id": job_id, "job_try": attempt}
+        context = {**self.ctx, "job_id": job_id, "job_try": attempt, "enqueue_time": enqueued}
         later: int | None = None
         try:
             await self.functions[name].coroutine(context, argument)
@@ -357,15 +364,17 @@ def _function(name: str, coroutine: JobCoroutine) -> Function:
 
     async def run_one(ctx: dict[str, Any], *arguments: bytes) -> None:
         services: Services = ctx["services"]
-        job_id, attempt = ctx["job_id"], ctx["job_try"]
+        job_id, attempt, enqueued = ctx["job_id"], ctx["job_try"], ctx["enqueue_time"]
+        started = time.perf_counter()
         argument = bytes(arguments[0]) if arguments else b""
         structlog.contextvars.bind_contextvars(job_id=job_id, attempt=attempt)
         try:
             async with asyncio.timeout(JOB_SECONDS - 1):
-                await coroutine(services, job_id, argument)
+                await coroutine(services, job_id, argument, enqueued)
         except TROUBLE as error:
             logger.warning("job_retried", function=name, error=type(error).__name__)
             if attempt < ATTEMPTS:
+                services.metrics.retried(name)
                 raise Retry(defer=_pause(attempt)) from error
             failure = HandoffError(f"Given up after {attempt} attempts; the server did not answer.")
         except Exception:
@@ -375,9 +384,16 @@ def _function(name: str, coroutine: JobCoroutine) -> Function:
             return
         try:
             await jobs.abandon(
-                services, job_id=job_id, function=name, argument=argument, error=failure
+                services,
+                job_id=job_id,
+                function=name,
+                argument=argument,
+                error=failure,
+                started=started,
+                enqueued=enqueued,
             )
         except TROUBLE as error:
+            services.metrics.retried(name)
             raise Retry(defer=_pause(attempt)) from error
 
     return func(run_one, name=name, keep_result=0, timeout=JOB_SECONDS, max_tries=ATTEMPTS_EVER)
@@ -391,26 +407,36 @@ def _now() -> int:
     return time.time_ns() // 1_000_000  # milliseconds since the epoch
 
 
-def _read_job(
-    raw: bytes | None, attempt: int, newer: bytes | None
-) -> tuple[str, bytes, HandoffError | None]:
-    """Return function and argument of a job, and why it is not to be run if it is not."""
+class _Read(NamedTuple):
+    """What a job says: its function and argument, when it was asked for, and why it is not to be run."""
+
+    function: str
+    argument: bytes
+    enqueued: datetime | None = None
+    refusal: HandoffError | None = None
+
+
+def _read_job(raw: bytes | None, attempt: int, newer: bytes | None) -> _Read:
+    """Return what a job says, and why it is not to be run if it is not."""
     if raw is None:
-        return BUILD_HANDOFF, b"", HandoffError("Expired before a worker took it.")
+        return _Read(BUILD_HANDOFF, b"", None, HandoffError("Expired before a worker took it."))
     try:
         job = deserialize_job(raw)
     except WireError:
-        return BUILD_HANDOFF, _argument_of(raw), InvalidRequestError("The job cannot be read.")
+        unreadable = InvalidRequestError("The job cannot be read.")
+        return _Read(BUILD_HANDOFF, _argument_of(raw), None, unreadable)
     argument = bytes(job["a"][0]) if job["a"] else b""
+    read = _Read(job["f"], argument, ms_to_datetime(job["et"]) if job["et"] else None)
     if job["f"] not in {BUILD_HANDOFF, FOLD_THREAD}:
-        return BUILD_HANDOFF, argument, InvalidRequestError("The job names an unknown function.")
+        unknown = InvalidRequestError("The job names an unknown function.")
+        return read._replace(function=BUILD_HANDOFF, refusal=unknown)
     if newer is not None:
         name = newer.decode(errors="replace")
         superseded = SupersededError(f"Request {name} of the same session takes its place.")
-        return job["f"], argument, superseded
+        return read._replace(refusal=superseded)
     if attempt > ATTEMPTS_EVER:
-        return job["f"], argument, HandoffError("Given up after too many attempts.")
-    return job["f"], argument, None
+        return read._replace(refusal=HandoffError("Given up after too many attempts."))
+    return read
 
 
 def _argument_of(raw: bytes) -> bytes:
