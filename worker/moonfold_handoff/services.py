@@ -36,6 +36,13 @@ class Services:
     policy: Policy = NO_POLICY
     metrics: Metrics = field(default_factory=Metrics)
 
+    @property
+    def servers(self) -> dict[str, Redis]:
+        """Each server once, by what it is for first: `queues`, and `threads` where that is another one."""
+        if self.threads is self.redis:
+            return {"queues": self.redis}
+        return {"queues": self.redis, "threads": self.threads}
+
 
 @asynccontextmanager
 async def server_url(settings: Settings) -> AsyncIterator[str]:

@@ -19,6 +19,7 @@ from moonfold_schemas.results import Figure, Origin
 DAY = 24 * 3600  # seconds
 CENTURY = 36_525 * DAY  # the server's clock has an end
 MEBIBYTE = 1024 * 1024  # bytes
+OFF = "off"
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": DAY}
 
@@ -66,6 +67,26 @@ def _percent(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,3}", digits) or not 0 < int(digits) <= 100:
         raise ValueError("a whole number of percent, 1-100")
     return int(digits)
+
+
+def endpoint(address: str) -> tuple[str, int] | None:
+    """Return host and port of an address as `MOONFOLD_METRICS_ADDRESS` has it; None for `off`.
+
+    Raises:
+        ValueError: it is none; the message says what is expected.
+    """
+    if address == OFF:
+        return None
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})", address)
+    if match is None or int(match[2]) > 65_535:
+        raise ValueError("host:port such as 127.0.0.1:9464, with port 0 for any free one, or off")
+    return match[1].strip("[]"), int(match[2])
+
+
+def _address(text: str) -> str:
+    address = text.strip().lower()
+    endpoint(address)
+    return address
 
 
 def _one_of(*choices: str) -> Callable[[str], str]:
@@ -129,6 +150,12 @@ SETTINGS = {
         _percent,
         "share of a quota, in percent, from which on a handoff is prepared",
     ),
+    "metrics_address": Setting(
+        "MOONFOLD_METRICS_ADDRESS",
+        "127.0.0.1:0",
+        _address,
+        "where a worker serves /metrics, /livez and /readyz: host:port, port 0 for any free one, or off",
+    ),
     "log_format": Setting(
         "MOONFOLD_LOG_FORMAT",
         "auto",
@@ -164,6 +191,7 @@ class Settings:
     failover_policy: Path | None = None
     failovers_per_hour: int = 6
     limit_near_percent: int = 90
+    metrics_address: str = "127.0.0.1:0"
     log_format: str = "auto"
     log_level: str = "info"
     warnings: tuple[str, ...] = ()

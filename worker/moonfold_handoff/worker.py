@@ -27,6 +27,7 @@ from moonfold_handoff import jobs
 from moonfold_handoff.catalogue import load_catalogue
 from moonfold_handoff.embedded import EmbeddedServer
 from moonfold_handoff.errors import HandoffError, InvalidRequestError, SupersededError
+from moonfold_handoff.ops.monitor import Monitor
 from moonfold_handoff.policy import load_policy
 from moonfold_handoff.services import Services, open_services
 from moonfold_handoff.settings import Settings
@@ -107,6 +108,7 @@ class WakeWorker(Worker):
         self._yields_to = yields_to
         self._yielding: list[WakeWorker] = []
         self._started_at = 0.0
+        self.turned_at = self.polled_at = time.monotonic()
         if yields_to is not None:
             yields_to._yielding.append(self)  # noqa: SLF001 - the same class
 
@@ -189,6 +191,7 @@ class WakeWorker(Worker):
     async def _poll_iteration(self) -> None:
         # Cleared before the queue is read: what is enqueued after the read sets it again.
         self._wake.clear()
+        self.turned_at = time.monotonic()
         patience = self._stands_back()
         try:
             async with self._claiming:
@@ -199,6 +202,7 @@ class WakeWorker(Worker):
             logger.warning("redis_unavailable", error=type(error).__name__)
             await asyncio.sleep(IDLE_POLL)
             return
+        self.polled_at = time.monotonic()
         with suppress(TimeoutError):
             async with asyncio.timeout(min(patience or IDLE_POLL, IDLE_POLL)):
                 await self._wake.wait()
@@ -299,21 +303,31 @@ async def run(settings: Settings, stop: asyncio.Event, ready: asyncio.Event | No
         interactive = WakeWorker(services, keys.HANDOFFS, HANDOFF_JOBS)
         background = WakeWorker(services, keys.BACKGROUND, BACKGROUND_JOBS, yields_to=interactive)
         workers = [interactive, background]
-        running = [asyncio.create_task(worker.async_run()) for worker in workers]
-        stopping = asyncio.create_task(stop.wait())
-        logger.info("worker_started", queues=[worker.queue_name for worker in workers])
-        if ready is not None:
-            ready.set()
-        try:
-            await asyncio.wait([stopping, *running], return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stopping.cancel()
-            await asyncio.gather(*(worker.stop() for worker in workers))
-            outcomes = await asyncio.gather(*running, return_exceptions=True)
-            logger.info("worker_stopped")
+        async with Monitor(services, workers) as monitor:
+            outcomes = await _serve(workers, monitor, stop, ready)
         for outcome in outcomes:
             if isinstance(outcome, Exception):
                 raise outcome
+
+
+async def _serve(
+    workers: list[WakeWorker], monitor: Monitor, stop: asyncio.Event, ready: asyncio.Event | None
+) -> list[BaseException | None]:
+    """Run the queues until `stop` is set or one of them ends; return what each came to."""
+    running = [asyncio.create_task(worker.async_run()) for worker in workers]
+    stopping = asyncio.create_task(stop.wait())
+    logger.info("worker_started", queues=[worker.queue_name for worker in workers])
+    if ready is not None:
+        ready.set()
+    try:
+        await asyncio.wait([stopping, *running], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        stopping.cancel()
+        monitor.health.stop()
+        await asyncio.gather(*(worker.stop() for worker in workers))
+        outcomes = await asyncio.gather(*running, return_exceptions=True)
+        logger.info("worker_stopped")
+    return outcomes
 
 
 async def _services(settings: Settings) -> AbstractAsyncContextManager[Services]:

@@ -18,8 +18,16 @@ from prometheus_client.process_collector import ProcessCollector
 
 from moonfold_handoff.context.availability import Instance
 from moonfold_handoff.errors import HandoffError
+from moonfold_handoff.store.queue import BUILD_HANDOFF, FOLD_THREAD
 from moonfold_schemas import utc_now
-from moonfold_schemas.results import HandoffFailed, HandoffPrepared, HandoffReady, HandoffResult
+from moonfold_schemas.results import (
+    FailureCode,
+    HandoffFailed,
+    HandoffPrepared,
+    HandoffReady,
+    HandoffResult,
+    LimitingInput,
+)
 
 VERSION = version("moonfold-handoff")
 RECENT = 20  # latest handoffs that are told of
@@ -62,10 +70,12 @@ class Metrics:
     Attributes:
         registry: what they are exported from.
         recent: the latest handoffs, the oldest first.
+        answers: requests that were answered.
     """
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
+        self.answers = 0
         self.recent: deque[Recent] = deque(maxlen=RECENT)
         self._latencies: deque[float] = deque(maxlen=WINDOW)
         self._build = Histogram(
@@ -167,6 +177,17 @@ class Metrics:
         build = Info("moonfold_build", "What is running.", registry=registry)
         build.info({"version": VERSION, "python": platform.python_version()})
         ProcessCollector(registry=registry)
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin small sets of series at 0: of one that appears at 1 no rate sees the first."""
+        for bound in LimitingInput:
+            self._limited.labels(bound.value)
+        for function in (BUILD_HANDOFF, FOLD_THREAD):
+            self._retries.labels(function)
+            self._lag.labels(function)
+            for code in FailureCode:
+                self._rejected.labels(function, code.value)
 
     def answered(
         self,
@@ -184,6 +205,7 @@ class Metrics:
             build_seconds: what the worker took; None if it never began.
             enqueued: when it was asked for; None where the producer has no clock.
         """
+        self.answers += 1
         outcome = outcome_of(result)
         whole = None if enqueued is None else max(0.0, time.time() - enqueued.timestamp())
         if build_seconds is not None:
