@@ -19,6 +19,7 @@ from moonfold_schemas.results import Figure, Origin
 DAY = 24 * 3600  # seconds
 CENTURY = 36_525 * DAY  # the server's clock has an end
 MEBIBYTE = 1024 * 1024  # bytes
+OFF = "off"
 
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": DAY}
 
@@ -75,6 +76,26 @@ def _percent(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,3}", digits) or not 0 < int(digits) <= 100:
         raise ValueError("a whole number of percent, 1-100")
     return int(digits)
+
+
+def endpoint(address: str) -> tuple[str, int] | None:
+    """Return host and port of an address as `MOONFOLD_METRICS_ADDRESS` has it; None for `off`.
+
+    Raises:
+        ValueError: it is none; the message says what is expected.
+    """
+    if address == OFF:
+        return None
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})", address)
+    if match is None or int(match[2]) > 65_535:
+        raise ValueError("host:port such as 127.0.0.1:9464, with port 0 for any free one, or off")
+    return match[1].strip("[]"), int(match[2])
+
+
+def _address(text: str) -> str:
+    address = text.strip().lower()
+    endpoint(address)
+    return address
 
 
 def _one_of(*choices: str) -> Callable[[str], str]:
@@ -150,6 +171,12 @@ SETTINGS = {
         str.strip,
         "where the thread reader is served for agents on other machines",
     ),
+    "metrics_address": Setting(
+        "MOONFOLD_METRICS_ADDRESS",
+        "127.0.0.1:0",
+        _address,
+        "where a worker serves /metrics, /livez and /readyz: host:port, port 0 for any free one, or off",
+    ),
     "log_format": Setting(
         "MOONFOLD_LOG_FORMAT",
         "auto",
@@ -187,6 +214,7 @@ class Settings:
     limit_near_percent: int = 90
     reader_ttl: int = 7 * DAY
     reader_url: str | None = None
+    metrics_address: str = "127.0.0.1:0"
     log_format: str = "auto"
     log_level: str = "info"
     warnings: tuple[str, ...] = ()

@@ -18,9 +18,12 @@ from moonfold_handoff.cli.handoff import handoff
 from moonfold_handoff.cli.mcp import mcp
 from moonfold_handoff.cli.providers import providers
 from moonfold_handoff.cli.read import read
+from moonfold_handoff.cli.rejected import rejected
 from moonfold_handoff.cli.settings import settings
+from moonfold_handoff.cli.status import status
 from moonfold_handoff.cli.threads import thread, threads
 from moonfold_handoff.cli.token import token
+from moonfold_handoff.cli.top import top
 from moonfold_handoff.cli.watch import watch
 from moonfold_handoff.cli.worker import worker
 from moonfold_handoff.delivery.programs import NotStartedError
@@ -103,10 +106,13 @@ for command in (
     mcp,
     providers,
     read,
+    rejected,
     settings,
+    status,
     thread,
     threads,
     token,
+    top,
     watch,
     worker,
 ):

@@ -154,9 +154,9 @@ def budget_table(budget: Budget) -> Table:
     return table
 
 
-def preview(text: str) -> str:
+def preview(text: str, length: int = PREVIEW) -> str:
     """Return how a text begins, on one line and without what a terminal would obey."""
-    return harmless(" ".join(text[: 4 * PREVIEW].split())[:PREVIEW])
+    return harmless(" ".join(text[: 4 * length].split())[:length])
 
 
 def harmless(text: str) -> str:
