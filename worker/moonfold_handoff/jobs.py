@@ -17,11 +17,12 @@ from moonfold_handoff import failover, forks
 from moonfold_handoff.context.availability import Instance
 from moonfold_handoff.errors import HandoffError, InvalidRequestError
 from moonfold_handoff.handoffs import as_asked, built, planned, prepared
+from moonfold_handoff.ops import tracing
 from moonfold_handoff.services import Services
 from moonfold_handoff.store import log, rejected, results, threads
 from moonfold_handoff.store.queue import BUILD_HANDOFF, FOLD_THREAD
 from moonfold_schemas import WireError, decode_request, is_id, utc_now
-from moonfold_schemas.codec import parse
+from moonfold_schemas.codec import parse, trace_context
 from moonfold_schemas.requests import (
     ForkRequested,
     HandoffRequest,
@@ -69,6 +70,7 @@ async def build_handoff(services: Services, job_id: str, argument: bytes) -> Non
     structlog.contextvars.bind_contextvars(
         request_id=request.request_id, thread_id=request.thread_id
     )
+    tracing.spans.about(request)
     async with AsyncExitStack() as later:  # what can wait until the session has its answer
         try:
             result = await _answer(services, request, later)
@@ -78,9 +80,14 @@ async def build_handoff(services: Services, job_id: str, argument: bytes) -> Non
             )
             return
         elapsed = (time.perf_counter() - started) * 1000
-        result = replace(result, created_at=utc_now(), duration_ms=round(elapsed, 3))
-        published = await results.publish(services.redis, result, ttl=services.settings.result_ttl)
-        _report(result, published=published)
+        result = replace(
+            result,
+            created_at=utc_now(),
+            duration_ms=round(elapsed, 3),
+            traceparent=request.traceparent,
+            tracestate=request.tracestate,
+        )
+        await _publish(services, result)
         if isinstance(request, ProviderLimitReached) and isinstance(result, HandoffReady):
             await failover.count(services, result)
 
@@ -129,7 +136,14 @@ async def abandon(
         logger.warning("job_rejected", function=function, code=error.code.value)
         return
     structlog.contextvars.bind_contextvars(request_id=result.request_id, thread_id=result.thread_id)
-    published = await results.publish(services.redis, result, ttl=services.settings.result_ttl)
+    tracing.spans.about(result)
+    await _publish(services, result)
+
+
+async def _publish(services: Services, result: HandoffResult) -> None:
+    """Publish an answer, and tell of it unless the request had one."""
+    with tracing.spans.publishing(services.redis, result) as traced:
+        published = await results.publish(services.redis, traced, ttl=services.settings.result_ttl)
     _report(result, published=published)
 
 
@@ -175,6 +189,7 @@ def _failure(argument: bytes, error: HandoffError) -> HandoffFailed | None:
     }
     if not {"request_id", "session_id"} <= known.keys():
         return None
+    known |= trace_context(ids)
     return HandoffFailed(
         **known,
         created_at=utc_now(),

@@ -26,6 +26,7 @@ from moonfold_handoff.errors import (
     HistoryIncompleteError,
     ThreadNotFoundError,
 )
+from moonfold_handoff.ops import tracing
 from moonfold_handoff.store import keys, log
 from moonfold_handoff.store.past import PastStates
 from moonfold_handoff.store.scripts import worker_script
@@ -51,7 +52,8 @@ async def load(redis: Redis, thread_id: str, through: int | None = None) -> Thre
         HistoryIncompleteError: the log ends before `through`, or an ancestor's does.
         HistoryCorruptError: the log cannot be read.
     """
-    return await _load(redis, thread_id, through, depth=0)
+    with tracing.spans.step("load thread"):
+        return await _load(redis, thread_id, through, depth=0)
 
 
 async def _load(redis: Redis, thread_id: str, through: int | None, depth: int) -> ThreadState:

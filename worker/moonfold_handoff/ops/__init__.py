@@ -1,0 +1,1 @@
+"""Operating it: figures of the queues, metrics, health, and which workers live."""
