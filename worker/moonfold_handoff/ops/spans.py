@@ -3,14 +3,14 @@
 A request and its result are two messages. What happens to them is told by ids and sizes: no text, and of an
 error only its type, because messages of errors may quote what could not be read.
 
-    send (producer)  the session puts the request on its queue
-      process (consumer)  an attempt of a worker; a child of `send` that links to it, too
+    enqueue (producer)  the session puts the request on its queue
+      process (consumer)  an attempt of a worker; a child of `enqueue` that links to it, too
         load thread, select items, fetch items, render handoff
         publish (producer)  the worker publishes the result
-    receive (client)  the session has the result; it links to `publish`
+    wait (client)  the session has the result; it links to `publish`
 
-Where the session does nothing else that is traced, `receive` is a child of `publish`. A request that comes
-with a trace context keeps it: then `send` links to that, and `process` is its child.
+Where the session does nothing else that is traced, `wait` is a child of `publish`. A request that comes
+with a trace context keeps it: then `enqueue` links to that, and `process` is its child.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Spans(NoSpans):
     def sending(
         self, redis: Redis, queue: str, request: HandoffRequest
     ) -> Iterator[HandoffRequest]:
-        """Give the request with the context of its `send` span; one that it has already stays."""
+        """Give the request with the context of its `enqueue` span; one that it has already stays."""
         given = _context(request)
         kind = SpanKind.CLIENT if request.traceparent else SpanKind.PRODUCER
         attributes = {
