@@ -35,6 +35,28 @@ Tokens = Annotated[int, Meta(ge=0, le=2**53 - 1)]
 Bound = Annotated[int, Meta(ge=-(2**53 - 1), le=2**53 - 1)]
 """A number as the provider gave it, which may be zero or negative to say "unknown"."""
 
+TRACEPARENT_PATTERN = (
+    r"^(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(?!\n)$"
+)
+Traceparent = Annotated[
+    str, Meta(pattern=TRACEPARENT_PATTERN, description="W3C Trace Context: traceparent")
+]
+"""The span that a message was sent in: version, trace id, span id and flags in hex."""
+
+TRACESTATE_BYTES = 512  # what every participant of a trace passes on, by W3C Trace Context
+_KEY = r"(?:[a-z][a-z0-9_*/-]{0,255}|[a-z0-9][a-z0-9_*/-]{0,240}@[a-z][a-z0-9_*/-]{0,13})"
+_VALUE = r"[ -+\--<>-~]{0,255}[!-+\--<>-~]"
+TRACESTATE_PATTERN = rf"^{_KEY}={_VALUE}(?:[ \t]*,[ \t]*{_KEY}={_VALUE}){{0,31}}(?!\n)$"
+Tracestate = Annotated[
+    str,
+    Meta(
+        pattern=TRACESTATE_PATTERN,
+        max_length=TRACESTATE_BYTES,
+        description="W3C Trace Context: tracestate",
+    ),
+]
+"""What tracing systems add to a `traceparent`, opaque to everyone else."""
+
 Timestamp = Annotated[datetime, Meta(tz=True, description="RFC 3339, UTC")]
 
 ModelName = Annotated[str, Meta(max_length=200)]

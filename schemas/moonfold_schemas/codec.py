@@ -1,10 +1,11 @@
 """Bytes to wire types and back.
 
-Three leniencies, each for what real producers write:
+Four leniencies, each for what real producers write:
 
 * lone surrogates (JavaScript cuts strings between the halves of an emoji) become U+FFFD;
 * activity of an unknown `type` or `kind` becomes `OpaqueEvent` or `OpaqueItem`, so that an older worker
   still counts what a newer producer recorded;
+* a malformed trace context is taken as none: what only watches must not stop a handoff;
 * unknown fields are ignored.
 
 Everything else that does not fit raises `WireError`, whose message names the place and the expected
@@ -16,16 +17,27 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from moonfold_schemas.base import Wire
+from moonfold_schemas.base import Traceparent, Tracestate, Wire
 from moonfold_schemas.events import ItemRecorded, OpaqueEvent, ThreadEvent
 from moonfold_schemas.items import Item
 from moonfold_schemas.requests import HandoffRequest
 from moonfold_schemas.results import HandoffResult
 
+
+class _Carrier(msgspec.Struct):
+    """As much of a message as may tell its trace."""
+
+    traceparent: Any = None
+    tracestate: Any = None
+
+
+_TRACE_FIELDS: dict[str, Any] = {"traceparent": Traceparent, "tracestate": Tracestate}
+_carrier_decoder = msgspec.json.Decoder(_Carrier)
 _encoder = msgspec.json.Encoder()
 _event_decoder = msgspec.json.Decoder(ThreadEvent)
 _request_decoder = msgspec.json.Decoder(HandoffRequest)
@@ -71,7 +83,7 @@ def decode_request(raw: bytes) -> HandoffRequest:
     try:
         return _request_decoder.decode(raw)
     except _REFUSALS:
-        request: HandoffRequest = _convert(parse(raw), HandoffRequest)
+        request: HandoffRequest = _convert(_with_sound_trace(parse(raw)), HandoffRequest)
         return request
 
 
@@ -84,8 +96,31 @@ def decode_result(raw: bytes) -> HandoffResult:
     try:
         return _result_decoder.decode(raw)
     except _REFUSALS:
-        result: HandoffResult = _convert(parse(raw), HandoffResult)
+        result: HandoffResult = _convert(_with_sound_trace(parse(raw)), HandoffResult)
         return result
+
+
+def trace_context(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the fields of a message's trace context, as far as they are well-formed.
+
+    Without a `traceparent` there is none; without a `tracestate` there is a smaller one.
+    """
+    found: dict[str, str] = {}
+    for name, type_ in _TRACE_FIELDS.items():
+        try:
+            found[name] = msgspec.convert(document.get(name), type_)
+        except msgspec.ValidationError:
+            break
+    return found
+
+
+def read_trace_context(raw: bytes) -> dict[str, str]:
+    """Return the trace context of a request or result, however unsound the rest of it is."""
+    try:
+        carrier = _carrier_decoder.decode(raw)
+    except _REFUSALS:
+        return {}
+    return trace_context(msgspec.structs.asdict(carrier))
 
 
 def parse(raw: bytes) -> Any:
@@ -126,6 +161,13 @@ def _convert(document: Any, type_: Any) -> Any:
         return msgspec.convert(document, type_)
     except _REFUSALS as error:
         raise WireError(describe(error)) from None
+
+
+def _with_sound_trace(document: Any) -> Any:
+    if not isinstance(document, dict):
+        return document
+    rest = {name: value for name, value in document.items() if name not in _TRACE_FIELDS}
+    return rest | trace_context(document)
 
 
 def _opaque(document: Any, size: int) -> ThreadEvent | None:

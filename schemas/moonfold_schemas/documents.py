@@ -1,7 +1,8 @@
 """The contract documents: JSON Schema and AsyncAPI, made from the types alone.
 
 A JSON Schema here describes what a reader accepts. It is open where the codec is: unknown fields are
-ignored, and activity of an unknown tag is kept as opaque, which no schema can say.
+ignored, and activity of an unknown tag is kept as opaque, which no schema can say. A malformed trace context
+does not fit it, and is read as none.
 """
 
 from __future__ import annotations

@@ -6,7 +6,17 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from moonfold_schemas.base import Bound, Id, ModelName, Options, Sequence, Tokens, Wire
+from moonfold_schemas.base import (
+    Bound,
+    Id,
+    ModelName,
+    Options,
+    Sequence,
+    Tokens,
+    Traceparent,
+    Tracestate,
+    Wire,
+)
 from moonfold_schemas.events import Limit
 from moonfold_schemas.items import AttachmentKind
 
@@ -57,6 +67,9 @@ class RequestBase(Wire, tag_field="type", frozen=True, kw_only=True):
     that much history. `token_cap` lowers or raises the operator's cap for this handoff, within the same
     clamp (R13). `native_failed` says that the target tried to go on by itself and could not, so the
     handoff has to be portable.
+
+    `traceparent` and `tracestate` are the trace context of the span that sent the request (W3C Trace
+    Context). A worker takes one that is malformed as none.
     """
 
     request_id: Id
@@ -66,6 +79,8 @@ class RequestBase(Wire, tag_field="type", frozen=True, kw_only=True):
     request: NewRequest | None = None
     token_cap: Tokens | None = None
     native_failed: bool = False
+    traceparent: Traceparent | None = None
+    tracestate: Tracestate | None = None
 
 
 Candidates = Annotated[tuple[Target, ...], Meta(max_length=32)]

@@ -10,7 +10,15 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from moonfold_schemas.base import Id, Sequence, Timestamp, Tokens, Wire
+from moonfold_schemas.base import (
+    Id,
+    Sequence,
+    Timestamp,
+    Tokens,
+    Traceparent,
+    Tracestate,
+    Wire,
+)
 from moonfold_schemas.requests import Target
 
 
@@ -191,13 +199,19 @@ class ReaderAccess(Wire, frozen=True, kw_only=True, omit_defaults=False):
 
 
 class ResultBase(Wire, tag_field="type", frozen=True, kw_only=True, omit_defaults=False):
-    """Fields of every result. `duration_ms` is the time the worker spent on it."""
+    """Fields of every result. `duration_ms` is the time the worker spent on it.
+
+    `traceparent` and `tracestate` are the trace context of the span that published it; from a worker that
+    does not trace, they are the request's.
+    """
 
     request_id: Id
     session_id: Id
     thread_id: Id | None = None
     created_at: Timestamp | None = None
     duration_ms: Annotated[float, Meta(ge=0)] | None = None
+    traceparent: Traceparent | None = None
+    tracestate: Tracestate | None = None
 
 
 class HandoffReady(ResultBase, tag="handoff.ready", frozen=True, kw_only=True):

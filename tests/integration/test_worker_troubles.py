@@ -13,6 +13,7 @@ from typing import Any
 
 import arq
 import pytest
+from arq.connections import ArqRedis
 from conftest import Logged, RunningWorker
 from helpers.asking import THREAD, append, conversation, document, job, put, switch
 from helpers.servers import RedisServer
@@ -217,7 +218,14 @@ async def test_a_job_that_takes_too_long_is_tried_again(
     monkeypatch.setattr(worker, "JOB_SECONDS", 1.01)
     held = gate(monkeypatch)
     [function] = [f for f in worker.functions() if f.name == queue.BUILD_HANDOFF]
-    context = {"services": services, "job_id": "r", "job_try": 1, "enqueue_time": None}
+    pool = ArqRedis(services.redis.connection_pool, default_queue_name=keys.HANDOFFS)
+    context = {
+        "services": services,
+        "redis": pool,
+        "job_id": "r",
+        "job_try": 1,
+        "enqueue_time": None,
+    }
     request = job(document())[
         len(b'{"t": null, "f": "build_handoff", "a": [') : -len(b'], "k": {}, "et": 0}')
     ]

@@ -24,6 +24,8 @@ from moonfold_schemas import (
     encode,
     utc_now,
 )
+from moonfold_schemas.base import ID_PATTERN, TRACEPARENT_PATTERN, TRACESTATE_PATTERN
+from moonfold_schemas.codec import read_trace_context
 from moonfold_schemas.events import (
     ConversationStarted,
     ItemRecorded,
@@ -71,6 +73,19 @@ def request(**changes: Any) -> dict[str, Any]:
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=40)
 ids = st.text(ALPHABET, min_size=1, max_size=200)
+traceparents = st.builds(
+    "00-{:032x}-{:016x}-{:02x}".format,
+    st.integers(1, 2**128 - 1),
+    st.integers(1, 2**64 - 1),
+    st.integers(0, 255),
+)
+tracestates = st.sampled_from(["a=1", "t61@vendor/x=~ b, b*=!"])
+PATTERNED = {
+    None: texts,
+    ID_PATTERN: ids,
+    TRACEPARENT_PATTERN: traceparents,
+    TRACESTATE_PATTERN: tracestates,
+}
 zones = st.integers(-1439, 1439).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 times = st.datetimes(min_value=datetime(1970, 1, 1), timezones=st.just(UTC) | zones)  # noqa: DTZ001
 
@@ -102,7 +117,7 @@ def scalars(type_: inspect.Type) -> st.SearchStrategy[Any]:
     found: st.SearchStrategy[Any]
     match type_:
         case inspect.StrType():
-            found = texts if type_.pattern is None else ids
+            found = PATTERNED[type_.pattern]
         case inspect.IntType():
             least = -(2**63) if type_.ge is None else type_.ge
             found = st.integers(least, 2**64 - 1 if type_.le is None else type_.le)
@@ -179,9 +194,97 @@ def test_defaults_stay_off_the_wire_except_in_results() -> None:
         "thread_id": None,
         "created_at": None,
         "duration_ms": None,
+        "traceparent": None,
+        "tracestate": None,
         "retry_after": 1.0,
         "message": "",
     }
+
+
+# Trace context.
+
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+MALFORMED_TRACEPARENTS = pytest.mark.parametrize(
+    "traceparent",
+    [
+        "",
+        MARKER,
+        7,
+        None,
+        [TRACEPARENT],
+        TRACEPARENT + "\n",
+        TRACEPARENT + "-what-is-to-come",
+        " " + TRACEPARENT,
+        TRACEPARENT.upper(),
+        TRACEPARENT.replace("00-", "ff-", 1),
+        TRACEPARENT.replace("0af7651916cd43dd8448eb211c80319c", "0" * 32),
+        TRACEPARENT.replace("b7ad6b7169203331", "0" * 16),
+        TRACEPARENT * 10_000,
+        "\ud83d",
+    ],
+)
+
+
+@MALFORMED_TRACEPARENTS
+def test_a_malformed_traceparent_is_none_and_refuses_nothing(traceparent: Any) -> None:
+    sound = request(native_failed=True)
+    document = {**sound, "traceparent": traceparent, "tracestate": "a=1"}
+    decoded = decode_request(dumps(document))
+    assert decoded.traceparent is None
+    assert encode(decode_request(encode(decoded))) == encode(decoded)
+    assert msgspec.structs.replace(decoded, tracestate=None) == decode_request(dumps(sound))
+    result = {"type": "handoff.waiting", "request_id": "r", "session_id": "s", "retry_after": 1}
+    assert decode_result(dumps({**result, "traceparent": traceparent})).traceparent is None
+
+
+@pytest.mark.parametrize(
+    ("tracestate", "is_sound"),
+    [
+        ("a=1", True),
+        ("a=1,b*/_-=~ !", True),
+        ("a=1 ,\tb=2", True),
+        ("0tenant@vendor=x", True),
+        (f"a={'x' * 256},b={'y' * 251}", True),
+        (f"a={'x' * 256},b={'y' * 252}", False),
+        (",".join(f"k{number}=1" for number in range(32)), True),
+        (",".join(f"k{number}=1" for number in range(33)), False),
+        ("", False),
+        ("a", False),
+        ("a=", False),
+        ("A=1", False),
+        ("a=1,", False),
+        ("a=1\n", False),
+        ("a=\u00e9", False),
+        (MARKER, False),
+        ({"a": 1}, False),
+    ],
+)
+def test_a_malformed_tracestate_is_none_and_its_traceparent_stays(
+    tracestate: Any, is_sound: bool
+) -> None:
+    raw = dumps(request(traceparent=TRACEPARENT, tracestate=tracestate))
+    decoded = decode_request(raw)
+    assert (decoded.traceparent, decoded.tracestate) == (
+        TRACEPARENT,
+        tracestate if is_sound else None,
+    )
+    found = {"traceparent": TRACEPARENT} | ({"tracestate": tracestate} if is_sound else {})
+    assert read_trace_context(raw) == found
+
+
+def test_what_else_is_wrong_beside_a_malformed_traceparent_is_still_refused() -> None:
+    raw = dumps(request(traceparent=MARKER, through="x"))
+    assert refusal(decode_request, raw) == "Expected `int`, got `str` - at `$.through`"
+
+
+def test_an_unreadable_request_may_tell_its_trace() -> None:
+    raw = dumps({"type": "unknown", "traceparent": TRACEPARENT, "target": {"deep": [1]}})
+    assert read_trace_context(raw) == {"traceparent": TRACEPARENT}
+
+
+@pytest.mark.parametrize("raw", [b"", b"{", b"[]", b'"thread"', b"\xff", b"{}", b"[" * 100_000])
+def test_what_is_no_request_tells_no_trace(raw: bytes) -> None:
+    assert read_trace_context(raw) == {}
 
 
 # Lone surrogates.

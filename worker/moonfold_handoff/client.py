@@ -12,6 +12,7 @@ import msgspec
 import structlog
 
 from moonfold_handoff.context.availability import fullest
+from moonfold_handoff.ops import tracing
 from moonfold_handoff.services import Services, open_services
 from moonfold_handoff.settings import Settings
 from moonfold_handoff.store import keys, log, queue, results
@@ -99,11 +100,15 @@ class HandoffClient:
     async def request(self, request: HandoffRequest) -> bool:
         """Ask for a handoff; False if this request is asked or answered already, which is harmless.
 
+        The request carries the trace context that it is given, else that of the session, if it traces.
+
         Raises:
             WireError: the request is not valid.
         """
-        decode_request(encode(request))
-        return await queue.enqueue_request(self.services.redis, request)
+        sound = decode_request(encode(request))
+        redis, name = self.services.redis, queue.queue_of(sound)
+        with tracing.spans.sending(redis, name, sound) as traced:
+            return await queue.enqueue_request(redis, traced)
 
     async def wait(
         self,
@@ -120,7 +125,12 @@ class HandoffClient:
             TimeoutError: there is no result yet.
             RuntimeError: the client was closed meanwhile.
         """
-        async with asyncio.timeout(timeout):
+        redis = self.services.redis
+        result = self._result(request_id, timeout)
+        return await tracing.spans.receiving(redis, self.session_id, request_id, result)
+
+    async def _result(self, request_id: str, seconds: float | None) -> HandoffResult:
+        async with asyncio.timeout(seconds):
             while True:
                 news = self._expect(request_id)
                 try:

@@ -12,6 +12,7 @@ from moonfold_handoff.context.rendering import render
 from moonfold_handoff.context.selection import Selection
 from moonfold_handoff.context.state import ThreadState
 from moonfold_handoff.errors import HistoryCorruptError
+from moonfold_handoff.ops import tracing
 from moonfold_handoff.services import Services
 from moonfold_handoff.store import log
 from moonfold_schemas.events import ItemRecorded
@@ -54,16 +55,17 @@ def planned(
     Raises:
         ReferencesDoNotFitError: not even the one-line pointer to the history fits (R12).
     """
-    return plan(
-        state,
-        thread_id,
-        target,
-        request=request.request,
-        cap=services.settings.cap(request.token_cap),
-        catalogue=services.catalogue,
-        native=goes_on_natively(request, resumed or state, target),
-        reader=services.settings.reader_ttl > 0,
-    )
+    with tracing.spans.step("select items"):
+        return plan(
+            state,
+            thread_id,
+            target,
+            request=request.request,
+            cap=services.settings.cap(request.token_cap),
+            catalogue=services.catalogue,
+            native=goes_on_natively(request, resumed or state, target),
+            reader=services.settings.reader_ttl > 0,
+        )
 
 
 async def built(
@@ -74,8 +76,10 @@ async def built(
     Raises:
         HistoryCorruptError: the log does not hold what the state names.
     """
-    contents = await _contents(services, thread_id, state, plan.selection)
-    rendering = render(plan.selection, contents, secrets.token_bytes(MARK_SEED_BYTES))
+    with tracing.spans.step("fetch items"):
+        contents = await _contents(services, thread_id, state, plan.selection)
+    with tracing.spans.step("render handoff"):
+        rendering = render(plan.selection, contents, secrets.token_bytes(MARK_SEED_BYTES))
     delivery = Delivery.NATIVE if plan.native else delivery_for(plan.target)
     ready = HandoffReady(
         request_id=request.request_id,

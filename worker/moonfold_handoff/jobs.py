@@ -19,6 +19,7 @@ from moonfold_handoff import failover, forks
 from moonfold_handoff.context.availability import Instance
 from moonfold_handoff.errors import HandoffError, InvalidRequestError
 from moonfold_handoff.handoffs import as_asked, built, planned, prepared
+from moonfold_handoff.ops import tracing
 from moonfold_handoff.ops.metrics import UNREADABLE
 from moonfold_handoff.reading.access import granted
 from moonfold_handoff.services import Services
@@ -26,7 +27,7 @@ from moonfold_handoff.store import log, rejected, results, threads
 from moonfold_handoff.store.queue import BUILD_HANDOFF, FOLD_THREAD
 from moonfold_handoff.store.tokens import Access
 from moonfold_schemas import WireError, decode_request, is_id, utc_now
-from moonfold_schemas.codec import parse
+from moonfold_schemas.codec import parse, trace_context
 from moonfold_schemas.requests import (
     ForkRequested,
     HandoffRequest,
@@ -82,6 +83,7 @@ async def build_handoff(
     structlog.contextvars.bind_contextvars(
         request_id=request.request_id, thread_id=request.thread_id
     )
+    tracing.spans.about(request)
     async with AsyncExitStack() as later:  # what can wait until the session has its answer
         try:
             result = await _answer(services, request, later)
@@ -97,7 +99,13 @@ async def build_handoff(
             )
             return
         elapsed = time.perf_counter() - started
-        result = replace(result, created_at=utc_now(), duration_ms=round(elapsed * 1000, 3))
+        result = replace(
+            result,
+            created_at=utc_now(),
+            duration_ms=round(elapsed * 1000, 3),
+            traceparent=request.traceparent,
+            tracestate=request.tracestate,
+        )
         result, access = granted(services.settings, result)
         reason = str(request.__struct_config__.tag)
         await _publish(
@@ -179,6 +187,7 @@ async def abandon(
         logger.warning("job_rejected", function=function, code=error.code.value)
         return
     structlog.contextvars.bind_contextvars(request_id=result.request_id, thread_id=result.thread_id)
+    tracing.spans.about(result)
     told = document.get("type")
     reason = told if isinstance(told, str) and told in REASONS else UNREADABLE
     elapsed = None if started is None else time.perf_counter() - started
@@ -195,9 +204,10 @@ async def _publish(
     access: Access | None = None,
 ) -> None:
     """Publish an answer, and tell of it unless the request had one."""
-    published = await results.publish(
-        services.redis, result, ttl=services.settings.result_ttl, access=access
-    )
+    with tracing.spans.publishing(services.redis, result) as traced:
+        published = await results.publish(
+            services.redis, traced, ttl=services.settings.result_ttl, access=access
+        )
     if published:
         services.metrics.answered(reason, result, build_seconds=build_seconds, enqueued=enqueued)
     _report(result, published=published)
@@ -251,6 +261,7 @@ def _failure(ids: dict[str, Any], error: HandoffError) -> HandoffFailed | None:
     }
     if not {"request_id", "session_id"} <= known.keys():
         return None
+    known |= trace_context(ids)
     return HandoffFailed(
         **known,
         created_at=utc_now(),

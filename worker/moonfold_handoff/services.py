@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 
 from moonfold_handoff.context.capacity import NOTHING_KNOWN, Catalogue
 from moonfold_handoff.embedded import EmbeddedServer
+from moonfold_handoff.ops import tracing
 from moonfold_handoff.ops.metrics import Metrics
 from moonfold_handoff.policy import NO_POLICY, Policy
 from moonfold_handoff.settings import Settings
@@ -74,6 +75,7 @@ async def open_services(
         catalogue: context windows of models, for those who build handoffs.
         policy: the operator's failover policy, likewise.
     """
+    tracing.pick_up()
     async with server_url(settings) as url:
         redis = connect(url, name=name)
         threads = connect(settings.threads_url, name=name) if settings.threads_url else redis

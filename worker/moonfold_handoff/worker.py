@@ -28,6 +28,7 @@ from moonfold_handoff import jobs
 from moonfold_handoff.catalogue import load_catalogue
 from moonfold_handoff.embedded import EmbeddedServer
 from moonfold_handoff.errors import HandoffError, InvalidRequestError, SupersededError
+from moonfold_handoff.ops import tracing
 from moonfold_handoff.ops.monitor import Monitor
 from moonfold_handoff.policy import load_policy
 from moonfold_handoff.services import Services, open_services
@@ -385,8 +386,16 @@ def _function(name: str, coroutine: JobCoroutine) -> Function:
         argument = bytes(arguments[0]) if arguments else b""
         structlog.contextvars.bind_contextvars(job_id=job_id, attempt=attempt)
         try:
-            async with asyncio.timeout(JOB_SECONDS - 1):
-                await coroutine(services, job_id, argument, enqueued)
+            with tracing.spans.processing(
+                services.redis,
+                ctx["redis"].default_queue_name,
+                function=name,
+                job_id=job_id,
+                attempt=attempt,
+                argument=argument,
+            ):
+                async with asyncio.timeout(JOB_SECONDS - 1):
+                    await coroutine(services, job_id, argument, enqueued)
         except TROUBLE as error:
             logger.warning("job_retried", function=name, error=type(error).__name__)
             if attempt < ATTEMPTS:
@@ -507,6 +516,7 @@ def _redis_settings(settings: Settings) -> RedisSettings:
 
 async def _open(ctx: dict[str, Any]) -> None:
     ctx["exit"] = AsyncExitStack()
+    tracing.set_up()
     settings = Settings.from_environment()
     ctx["services"] = await ctx["exit"].enter_async_context(await _services(settings))
 

@@ -30,6 +30,7 @@ from moonfold_handoff.delivery.programs import NotStartedError
 from moonfold_handoff.embedded import EmbeddedServerError
 from moonfold_handoff.errors import HandoffError
 from moonfold_handoff.following import FollowError
+from moonfold_handoff.ops import tracing
 from moonfold_handoff.policy import PolicyError
 from moonfold_handoff.reading.access import AccessDeniedError
 from moonfold_handoff.reading.answers import ReadingError
@@ -89,6 +90,7 @@ def main(ctx: click.Context) -> None:
     # is in the result, and so in the sentence that ends the command.
     quiet = not serving and "log_level" not in known.given
     logs.configure(format_=known.log_format, level="error" if quiet else known.log_level)
+    tracing.set_up()
     for warning in () if serving else known.warnings:
         click.echo(f"Warning: {warning}", err=True)
     if isinstance(sys.stdout, io.TextIOWrapper):

@@ -26,6 +26,7 @@ from moonfold_handoff.errors import (
     HistoryIncompleteError,
     ThreadNotFoundError,
 )
+from moonfold_handoff.ops import tracing
 from moonfold_handoff.store import keys, log
 from moonfold_handoff.store.past import PastStates
 from moonfold_handoff.store.scripts import worker_script
@@ -63,7 +64,8 @@ async def load(
         HistoryIncompleteError: the log ends before `through`, or an ancestor's does.
         HistoryCorruptError: the log cannot be read.
     """
-    return await _load(redis, thread_id, through, depth=0, behind=behind)
+    with tracing.spans.step("load thread"):
+        return await _load(redis, thread_id, through, depth=0, behind=behind)
 
 
 async def _load(
