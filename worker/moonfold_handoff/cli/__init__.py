@@ -10,6 +10,7 @@ import click
 
 from moonfold_handoff import logs
 from moonfold_handoff.catalogue import CatalogueError
+from moonfold_handoff.cli.acl import acl
 from moonfold_handoff.cli.demo import demo
 from moonfold_handoff.cli.explain import explain
 from moonfold_handoff.cli.fork import fork
@@ -25,7 +26,7 @@ from moonfold_handoff.embedded import EmbeddedServerError
 from moonfold_handoff.errors import HandoffError
 from moonfold_handoff.following import FollowError
 from moonfold_handoff.policy import PolicyError
-from moonfold_handoff.settings import Settings
+from moonfold_handoff.settings import SecretFileError, Settings
 from moonfold_handoff.store.connection import InvalidRedisUrlError, RedisError
 from moonfold_handoff.store.log import AppendError
 from moonfold_handoff.transcripts import TranscriptError
@@ -42,6 +43,7 @@ EXPECTED = (
     NoWorkerError,
     NotStartedError,
     PolicyError,
+    SecretFileError,
     TranscriptError,
     WireError,
 )
@@ -88,6 +90,7 @@ def main(ctx: click.Context) -> None:
 
 
 for command in (
+    acl,
     demo,
     explain,
     fork,

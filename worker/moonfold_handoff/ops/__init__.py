@@ -1,0 +1,1 @@
+"""Operating it: what whoever runs the service needs."""
