@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from redis.asyncio import Redis
@@ -33,7 +34,9 @@ def gate(monkeypatch: pytest.MonkeyPatch, *, only_folds: bool = False) -> Gate:
     held = Gate()
     original = threads.load
 
-    async def load(redis: Redis, thread_id: str, through: int | None = None) -> ThreadState:
+    async def load(
+        redis: Redis, thread_id: str, through: int | None = None, **more: Any
+    ) -> ThreadState:
         if through is None or not only_folds:
             held.waiting.append(thread_id)
             held.arrived.set()
@@ -42,7 +45,7 @@ def gate(monkeypatch: pytest.MonkeyPatch, *, only_folds: bool = False) -> Gate:
             finally:
                 held.waiting.remove(thread_id)
             held.passed += 1
-        return await original(redis, thread_id, through)
+        return await original(redis, thread_id, through, **more)
 
     monkeypatch.setattr(threads, "load", load)
     return held

@@ -134,7 +134,7 @@ async def test_a_result_published_while_the_listener_is_cut_off_is_found(
         pipe.client_kill_filter(_type="pubsub")
         for one in (result, other):
             pipe.evalsha(
-                results._publish._sha,
+                results._publish.sha,
                 2,
                 keys.result(one.request_id),
                 keys.results(SESSION),

@@ -217,7 +217,7 @@ async def test_a_job_that_takes_too_long_is_tried_again(
     monkeypatch.setattr(worker, "JOB_SECONDS", 1.01)
     held = gate(monkeypatch)
     [function] = [f for f in worker.functions() if f.name == queue.BUILD_HANDOFF]
-    context = {"services": services, "job_id": "r", "job_try": 1}
+    context = {"services": services, "job_id": "r", "job_try": 1, "enqueue_time": None}
     request = job(document())[
         len(b'{"t": null, "f": "build_handoff", "a": [') : -len(b'], "k": {}, "et": 0}')
     ]
@@ -492,7 +492,7 @@ from moonfold_handoff import worker
 from moonfold_handoff.settings import Settings
 from moonfold_handoff.store import threads
 
-async def hang(*_):
+async def hang(*_, **__):
     print("running", flush=True)
     await asyncio.Event().wait()
 

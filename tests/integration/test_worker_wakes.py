@@ -223,7 +223,7 @@ async def claim(redis: Redis, token: str, *running: str, wanted: int = 10) -> li
     arguments: list[str | bytes | int] = [
         worker._now(),
         wanted,
-        worker.READ_LIMIT,
+        queue.READ_LIMIT,
         token,
         30_000,
         *running,

@@ -76,7 +76,7 @@ async def built(
     contents = await _contents(services, thread_id, state, plan.selection)
     rendering = render(plan.selection, contents, secrets.token_bytes(MARK_SEED_BYTES))
     delivery = Delivery.NATIVE if plan.native else delivery_for(plan.target)
-    return HandoffReady(
+    ready = HandoffReady(
         request_id=request.request_id,
         session_id=request.session_id,
         thread_id=thread_id,
@@ -93,6 +93,8 @@ async def built(
         items=rendering.items,
         text=rendering.text,
     )
+    services.metrics.built(ready, plan.omitted_bytes)
+    return ready
 
 
 def prepared(ready: HandoffReady) -> HandoffPrepared:

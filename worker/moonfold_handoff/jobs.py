@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import time
 from contextlib import AsyncExitStack
-from typing import Any
+from datetime import datetime
+from functools import partial
+from typing import Any, get_args
 
 import structlog
 from msgspec.structs import replace
@@ -17,6 +19,7 @@ from moonfold_handoff import failover, forks, owners
 from moonfold_handoff.context.availability import Instance
 from moonfold_handoff.errors import HandoffError, InvalidRequestError
 from moonfold_handoff.handoffs import as_asked, built, planned, prepared
+from moonfold_handoff.ops.metrics import UNREADABLE
 from moonfold_handoff.services import Services
 from moonfold_handoff.store import log, rejected, results, threads
 from moonfold_handoff.store.queue import BUILD_HANDOFF, FOLD_THREAD
@@ -43,16 +46,22 @@ ORDINARY_FAILURES = {
 }
 """Answers that nobody has to look into, so they are not kept as dead letters."""
 
+REASONS = frozenset(str(kind.__struct_config__.tag) for kind in get_args(HandoffRequest))
+"""Types of requests."""
+
 logger = structlog.get_logger()
 
 
-async def build_handoff(services: Services, job_id: str, argument: bytes) -> None:
+async def build_handoff(
+    services: Services, job_id: str, argument: bytes, enqueued: datetime | None = None
+) -> None:
     """Answer one request: publish its handoff, or why there is none.
 
     Args:
         services: connections and settings.
         job_id: the job, which bears the request's id.
         argument: the request as JSON.
+        enqueued: when it was asked for, by the producer's clock; None where nobody knows.
     """
     started = time.perf_counter()
     try:
@@ -64,6 +73,8 @@ async def build_handoff(services: Services, job_id: str, argument: bytes) -> Non
             function=BUILD_HANDOFF,
             argument=argument,
             error=InvalidRequestError(f"The request cannot be read: {error}."),
+            started=started,
+            enqueued=enqueued,
         )
         return
     structlog.contextvars.bind_contextvars(
@@ -75,21 +86,35 @@ async def build_handoff(services: Services, job_id: str, argument: bytes) -> Non
             result = await _answer(services, request, later)
         except HandoffError as error:
             await abandon(
-                services, job_id=job_id, function=BUILD_HANDOFF, argument=argument, error=error
+                services,
+                job_id=job_id,
+                function=BUILD_HANDOFF,
+                argument=argument,
+                error=error,
+                started=started,
+                enqueued=enqueued,
             )
             return
-        elapsed = (time.perf_counter() - started) * 1000
-        result = replace(result, created_at=utc_now(), duration_ms=round(elapsed, 3))
-        published = await results.publish(services.redis, result, ttl=services.settings.result_ttl)
-        _report(result, published=published)
+        elapsed = time.perf_counter() - started
+        result = replace(result, created_at=utc_now(), duration_ms=round(elapsed * 1000, 3))
+        reason = str(request.__struct_config__.tag)
+        await _publish(services, result, reason, build_seconds=elapsed, enqueued=enqueued)
         if isinstance(request, ProviderLimitReached) and isinstance(result, HandoffReady):
             await failover.count(services, result)
 
 
-async def fold_thread(services: Services, job_id: str, argument: bytes) -> None:
+async def fold_thread(
+    services: Services, job_id: str, argument: bytes, enqueued: datetime | None = None
+) -> None:
     """Bring a thread's state up to the end of its log, so that a handoff finds little left to do.
 
     What its last turn tells of the provider is told to all threads.
+
+    Args:
+        services: connections and settings.
+        job_id: the job.
+        argument: the thread's id as JSON.
+        enqueued: when it was asked for, by the producer's clock; None where nobody knows.
     """
     try:
         thread_id = parse(argument)
@@ -101,7 +126,8 @@ async def fold_thread(services: Services, job_id: str, argument: bytes) -> None:
         return
     structlog.contextvars.bind_contextvars(thread_id=thread_id)
     try:
-        state = await threads.load(services.threads, thread_id)
+        behind = partial(services.metrics.behind, FOLD_THREAD)
+        state = await threads.load(services.threads, thread_id, behind=behind)
     except HandoffError as failure:
         await abandon(
             services, job_id=job_id, function=FOLD_THREAD, argument=argument, error=failure
@@ -109,29 +135,65 @@ async def fold_thread(services: Services, job_id: str, argument: bytes) -> None:
         return
     ancestors = [ancestor.thread_id for ancestor in state.lineage]
     await log.renew(services.threads, ancestors, ttl=services.settings.thread_ttl)
+    services.metrics.folded(enqueued)
     logger.info("thread_folded", through=state.through, items=state.items)
     await failover.report(services, state)
     await failover.look_ahead(services, thread_id, state)
 
 
 async def abandon(
-    services: Services, *, job_id: str, function: str, argument: bytes, error: HandoffError
+    services: Services,
+    *,
+    job_id: str,
+    function: str,
+    argument: bytes,
+    error: HandoffError,
+    started: float | None = None,
+    enqueued: datetime | None = None,
 ) -> None:
     """Answer a job that cannot be done and keep it with the reason.
 
     The answer reaches a session only if the argument tells which one, and where producers are kept apart
     only one of the job's producer.
+
+    Args:
+        services: connections and settings.
+        job_id: the job.
+        function: what it was to do.
+        argument: what it was to be done with.
+        error: why it cannot be done.
+        started: when the attempt began, by `time.perf_counter`; None if none did.
+        enqueued: when it was asked for; None where nobody knows.
     """
     if error.code not in ORDINARY_FAILURES:
         await rejected.reject(
             services.redis, job_id=job_id, function=function, reason=str(error), argument=argument
         )
-    result = _failure(argument, error) if function == BUILD_HANDOFF else None
+        services.metrics.rejected(function, error)
+    document = _document(argument)
+    result = _failure(document, error) if function == BUILD_HANDOFF else None
     if result is None or not owners.may_answer(services, job_id, result):
         logger.warning("job_rejected", function=function, code=error.code.value)
         return
     structlog.contextvars.bind_contextvars(request_id=result.request_id, thread_id=result.thread_id)
+    told = document.get("type")
+    reason = told if isinstance(told, str) and told in REASONS else UNREADABLE
+    elapsed = None if started is None else time.perf_counter() - started
+    await _publish(services, result, reason, build_seconds=elapsed, enqueued=enqueued)
+
+
+async def _publish(
+    services: Services,
+    result: HandoffResult,
+    reason: str,
+    *,
+    build_seconds: float | None,
+    enqueued: datetime | None,
+) -> None:
+    """Publish an answer, and tell of it unless the request had one."""
     published = await results.publish(services.redis, result, ttl=services.settings.result_ttl)
+    if published:
+        services.metrics.answered(reason, result, build_seconds=build_seconds, enqueued=enqueued)
     _report(result, published=published)
 
 
@@ -163,13 +225,17 @@ async def _forked(services: Services, request: ForkRequested) -> HandoffResult:
     return prepared(ready) if request.request is None else ready
 
 
-def _failure(argument: bytes, error: HandoffError) -> HandoffFailed | None:
-    """Return the answer to a request, readable or not, or None if nobody can be answered."""
+def _document(argument: bytes) -> dict[str, Any]:
+    """Return a request's fields, whether or not they make a request; none where it is no JSON object."""
     try:
         document: Any = parse(argument)
     except WireError:
-        return None
-    ids = document if isinstance(document, dict) else {}
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _failure(ids: dict[str, Any], error: HandoffError) -> HandoffFailed | None:
+    """Return the answer to a request, readable or not, or None if nobody can be answered."""
     known = {
         name: ids[name]
         for name in ("request_id", "session_id", "thread_id")

@@ -8,11 +8,13 @@ job's. Without it a worker, which may read every thread, would read another's fo
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 
 from moonfold_handoff.context.state import ThreadState
 from moonfold_handoff.errors import InvalidRequestError
 from moonfold_handoff.services import Services
 from moonfold_handoff.store import threads
+from moonfold_handoff.store.queue import BUILD_HANDOFF
 from moonfold_schemas import HandoffResult
 from moonfold_schemas.requests import ForkRequested, HandoffRequest
 
@@ -59,7 +61,8 @@ async def history(services: Services, thread_id: str, through: int) -> ThreadSta
         InvalidRequestError: producers are kept apart, and some of the history is another's.
         HandoffError: as `threads.load`.
     """
-    state = await threads.load(services.threads, thread_id, through)
+    behind = partial(services.metrics.behind, BUILD_HANDOFF)
+    state = await threads.load(services.threads, thread_id, through, behind=behind)
     held_by = [ancestor.thread_id for ancestor in state.lineage]
     if services.settings.separate_producers and not is_one_producers([thread_id, *held_by]):
         raise InvalidRequestError("The thread takes its history from another producer's thread.")

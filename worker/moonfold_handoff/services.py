@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from redis.asyncio import Redis
 
 from moonfold_handoff.context.capacity import NOTHING_KNOWN, Catalogue
 from moonfold_handoff.embedded import EmbeddedServer
+from moonfold_handoff.ops.metrics import Metrics
 from moonfold_handoff.policy import NO_POLICY, Policy
 from moonfold_handoff.settings import Settings
 from moonfold_handoff.store.connection import connect
@@ -25,6 +26,7 @@ class Services:
         settings: what the environment says.
         catalogue: context windows of models.
         policy: where threads go on whose requests do not say.
+        metrics: what is measured of the work that is done with them.
     """
 
     redis: Redis
@@ -32,6 +34,14 @@ class Services:
     settings: Settings
     catalogue: Catalogue = NOTHING_KNOWN
     policy: Policy = NO_POLICY
+    metrics: Metrics = field(default_factory=Metrics)
+
+    @property
+    def servers(self) -> dict[str, Redis]:
+        """Each server once, by what it is for first: `queues`, and `threads` where that is another one."""
+        if self.threads is self.redis:
+            return {"queues": self.redis}
+        return {"queues": self.redis, "threads": self.threads}
 
 
 @asynccontextmanager

@@ -20,6 +20,7 @@ from moonfold_schemas.results import Figure, Origin
 DAY = 24 * 3600  # seconds
 CENTURY = 36_525 * DAY  # the server's clock has an end
 MEBIBYTE = 1024 * 1024  # bytes
+OFF = "off"
 
 FILE = "_FILE"
 """Ends the name of the variable that names a file with a secret: `MOONFOLD_REDIS_URL_FILE`."""
@@ -84,6 +85,26 @@ def _switch(text: str) -> bool:
     if word not in _ON | _OFF:
         raise ValueError("on or off")
     return word in _ON
+
+
+def endpoint(address: str) -> tuple[str, int] | None:
+    """Return host and port of an address as `MOONFOLD_METRICS_ADDRESS` has it; None for `off`.
+
+    Raises:
+        ValueError: it is none; the message says what is expected.
+    """
+    if address == OFF:
+        return None
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+):([0-9]{1,5})", address)
+    if match is None or int(match[2]) > 65_535:
+        raise ValueError("host:port such as 127.0.0.1:9464, with port 0 for any free one, or off")
+    return match[1].strip("[]"), int(match[2])
+
+
+def _address(text: str) -> str:
+    address = text.strip().lower()
+    endpoint(address)
+    return address
 
 
 def _one_of(*choices: str) -> Callable[[str], str]:
@@ -153,6 +174,12 @@ SETTINGS = {
         _switch,
         "on: each producer gets only what its own name and a dot begin (see deploy/)",
     ),
+    "metrics_address": Setting(
+        "MOONFOLD_METRICS_ADDRESS",
+        "127.0.0.1:0",
+        _address,
+        "where a worker serves /metrics, /livez and /readyz: host:port, port 0 for any free one, or off",
+    ),
     "log_format": Setting(
         "MOONFOLD_LOG_FORMAT",
         "auto",
@@ -189,6 +216,7 @@ class Settings:
     failovers_per_hour: int = 6
     limit_near_percent: int = 90
     separate_producers: bool = False
+    metrics_address: str = "127.0.0.1:0"
     log_format: str = "auto"
     log_level: str = "info"
     warnings: tuple[str, ...] = ()

@@ -7,13 +7,13 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from moonfold_handoff import worker
 from moonfold_handoff.client import HandoffClient
 from moonfold_handoff.following import Followed, Follower
-from moonfold_handoff.settings import Settings
+from moonfold_handoff.settings import OFF, Settings
 from moonfold_handoff.store import log, threads
 from moonfold_handoff.transcripts import Session, TranscriptError
 from moonfold_handoff.transcripts.base import Facts
@@ -113,7 +113,8 @@ async def worker_if_embedded(settings: Settings) -> AsyncIterator[None]:
         yield
         return
     stop, ready = asyncio.Event(), asyncio.Event()
-    running = asyncio.create_task(worker.run(settings, stop, ready))
+    unwatched = replace(settings, metrics_address=OFF)
+    running = asyncio.create_task(worker.run(unwatched, stop, ready))
     starting = asyncio.create_task(ready.wait())
     try:
         await asyncio.wait((running, starting), return_when=asyncio.FIRST_COMPLETED)

@@ -35,6 +35,14 @@ class Plan:
         """Bytes that the must-haves would take, where not all of them travel; else None."""
         return needed_for_must_haves(self.unseen, self.selection)
 
+    @property
+    def omitted_bytes(self) -> int:
+        """Bytes, as JSON literals, of the items that could have been chosen and stay behind."""
+        if not self.selection.coverage.omitted_items:
+            return 0
+        chosen = sum(choice.ref.body for choice in self.selection.choices)
+        return sum(ref.body for ref in self.unseen.kept) - chosen
+
 
 def plan(
     state: ThreadState,

@@ -1,1 +1,1 @@
-"""Operating it: what whoever runs the service needs."""
+"""Operating it: figures of the queues, metrics, health, which workers live, and the server's users."""

@@ -115,7 +115,7 @@ def _rules(*parts: str) -> str:
     return " ".join(("resetkeys resetchannels -@all", *parts))
 
 
-_THREADS = "*"
+_ANY = "*"
 
 _ROLES = {
     ADMIN: "~* &* +@all",
@@ -123,20 +123,27 @@ _ROLES = {
     WORKER: _rules(
         "+@read +@write +@pubsub +@transaction +@connection",
         _SCRIPTS,
+        "+script|exists +script|load",
         "-@admin -@dangerous -scan -randomkey -client|tracking -client|caching +info +dbsize",
         "~moonfold:* ~arq:* &moonfold:*",
     ),
     READER: _rules(
         _CONNECTION,
-        _selector(_SCRIPTS, keys.log(_THREADS), keys.items(_THREADS), keys.state(_THREADS)),
-        _selector("+xrange +xrevrange +xlen", keys.log(_THREADS), only="R"),
-        _selector("+hget +hmget", keys.items(_THREADS), keys.state(_THREADS), only="R"),
+        _selector(_SCRIPTS, keys.log(_ANY), keys.items(_ANY), keys.state(_ANY)),
+        _selector("+xrange +xrevrange +xlen", keys.log(_ANY), only="R"),
+        _selector("+hget +hmget", keys.items(_ANY), keys.state(_ANY), only="R"),
+        _selector("+get", "moonfold:token:*", only="R"),
     ),
+    # The dead letters hold ids, sizes and reasons, and no text.
     MONITOR: _rules(
         _CONNECTION,
-        "+info +dbsize",
-        _selector("+zcard +zcount", keys.HANDOFFS, keys.BACKGROUND, only="R"),
-        _selector("+xlen", keys.REJECTED, only="R"),
+        "+info +dbsize +time",
+        _selector(_SCRIPTS, keys.HANDOFFS, keys.BACKGROUND, keys.REJECTED),
+        _selector("+zcard +zcount +zrangebyscore", keys.HANDOFFS, keys.BACKGROUND, only="R"),
+        _selector("+exists", "arq:in-progress:*", only="R"),
+        _selector("+xlen +xrevrange", keys.REJECTED, only="R"),
         _selector("+hgetall", keys.PROVIDERS, only="R"),
+        _selector("+zcount +zrange", keys.WORKERS, only="R"),
+        _selector("+get +mget", keys.worker(_ANY), only="R"),
     ),
 }

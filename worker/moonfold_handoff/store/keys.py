@@ -14,6 +14,17 @@ REJECTED = "moonfold:rejected"
 PROVIDERS = "moonfold:providers"
 """Hash of what is known of provider instances: whether they are used up, and until when."""
 
+WORKERS = "moonfold:workers"
+"""Sorted set of the workers that live, by when they said so last."""
+
+PROBE = "moonfold:{probe}"
+"""Written now and then to see that a server takes what is written."""
+
+
+def worker(token: str) -> str:
+    """Return the key of what a worker said of itself last."""
+    return f"moonfold:worker:{token}"
+
 
 def log(thread_id: str) -> str:
     """Return the key of a thread's log."""

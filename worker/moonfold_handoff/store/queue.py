@@ -14,6 +14,7 @@ from moonfold_schemas import HandoffRequest, encode
 from moonfold_schemas.requests import ForkRequested, ProviderLimitNear
 
 JOB_TTL = 24 * 3600  # seconds a job waits for a worker before its body is dropped
+READ_LIMIT = 1_000  # ids at the head looked at; running jobs stay there: more than all workers run
 
 BUILD_HANDOFF = "build_handoff"
 FOLD_THREAD = "fold_thread"

@@ -5,7 +5,7 @@ There are no locks: two workers may fold the same tail, and the save that covers
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -43,18 +43,36 @@ _decode = msgspec.json.Decoder(ThreadState).decode
 _encode = msgspec.json.Encoder().encode
 
 
-async def load(redis: Redis, thread_id: str, through: int | None = None) -> ThreadState:
+async def load(
+    redis: Redis,
+    thread_id: str,
+    through: int | None = None,
+    *,
+    behind: Callable[[int], None] = lambda _: None,
+) -> ThreadState:
     """Return the state of a thread at `through`, the end of its log if None; it is saved if it moved.
+
+    Args:
+        redis: the server.
+        thread_id: the thread.
+        through: up to where.
+        behind: is told how many events the kept state is behind that, 0 where it is not.
 
     Raises:
         ThreadNotFoundError: the thread has no log.
         HistoryIncompleteError: the log ends before `through`, or an ancestor's does.
         HistoryCorruptError: the log cannot be read.
     """
-    return await _load(redis, thread_id, through, depth=0)
+    return await _load(redis, thread_id, through, depth=0, behind=behind)
 
 
-async def _load(redis: Redis, thread_id: str, through: int | None, depth: int) -> ThreadState:
+async def _load(
+    redis: Redis,
+    thread_id: str,
+    through: int | None,
+    depth: int,
+    behind: Callable[[int], None] = lambda _: None,
+) -> ThreadState:
     kept, last = await _kept(redis, thread_id)
     if last is None:
         raise ThreadNotFoundError(f"There is no log of thread {thread_id}.")
@@ -69,6 +87,7 @@ async def _load(redis: Redis, thread_id: str, through: int | None, depth: int) -
         return await _before(redis, thread_id, through, depth)
     if kept is None:
         kept = await _beginning(redis, thread_id, through, depth)
+    behind(max(0, through - kept.through))
     if kept.through >= through:
         return kept
     state = await _brought_up(redis, thread_id, kept, through, depth, keep=True)
