@@ -21,6 +21,10 @@ GOOD = [
     ("MOONFOLD_THREAD_TTL", "12h", "thread_ttl", 43_200),
     ("MOONFOLD_RESULT_TTL", "7d", "result_ttl", 7 * DAY),
     ("MOONFOLD_MAX_EVENT_BYTES", "1_000", "max_event_bytes", 1_000),
+    ("MOONFOLD_METRICS_ADDRESS", " 0.0.0.0:9464", "metrics_address", "0.0.0.0:9464"),
+    ("MOONFOLD_METRICS_ADDRESS", "[::1]:0", "metrics_address", "[::1]:0"),
+    ("MOONFOLD_METRICS_ADDRESS", "Localhost:65535", "metrics_address", "localhost:65535"),
+    ("MOONFOLD_METRICS_ADDRESS", "OFF", "metrics_address", "off"),
     ("MOONFOLD_LOG_FORMAT", "JSON", "log_format", "json"),
     ("MOONFOLD_LOG_LEVEL", " debug", "log_level", "debug"),
 ]
@@ -37,6 +41,11 @@ BAD = [
     ("MOONFOLD_RESULT_TTL", "1w", "a duration"),
     ("MOONFOLD_MAX_EVENT_BYTES", "0", "a positive whole number"),
     ("MOONFOLD_MAX_EVENT_BYTES", "8 MiB", "a positive whole number"),
+    ("MOONFOLD_METRICS_ADDRESS", "9464", "host:port such as"),
+    ("MOONFOLD_METRICS_ADDRESS", ":9464", "host:port such as"),
+    ("MOONFOLD_METRICS_ADDRESS", "localhost:65536", "host:port such as"),
+    ("MOONFOLD_METRICS_ADDRESS", "::1:9464", "host:port such as"),
+    ("MOONFOLD_METRICS_ADDRESS", "http://localhost:1/", "host:port such as"),
     ("MOONFOLD_LOG_FORMAT", "xml", "one of auto, json, console"),
     ("MOONFOLD_LOG_LEVEL", "loud", "one of debug, info, warning, error"),
 ]

@@ -22,6 +22,7 @@ async def test_a_rejected_job_is_kept_with_its_reason_for_a_while(redis: Redis) 
         b"function": b"build_handoff",
         b"reason": b"why",
         b"argument": b'{"through":1}',
+        b"whole": b"1",
     }
     assert 0 < await redis.ttl(keys.REJECTED) <= rejected.LIFETIME
 

@@ -276,7 +276,7 @@ async def test_a_worker_shows_that_it_is_well_until_it_stops(
     await running.start()
 
     async def shown() -> list[bytes]:
-        return [key async for key in redis.scan_iter("moonfold:worker:*")]
+        return [key async for key in redis.scan_iter("moonfold:worker:*:*")]
 
     async def are_both() -> bool:
         return len(await shown()) == 2

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from moonfold_handoff.settings import DAY, SecretFileError, Settings
+from moonfold_handoff.settings import DAY, OFF, SecretFileError, Settings, endpoint
 from moonfold_schemas.results import Figure, Origin
 
 CAP = "MOONFOLD_CONTEXT_HANDOFF_TOKEN_CAP"
@@ -53,6 +53,14 @@ def test_a_requests_own_cap_comes_first_within_the_same_bounds(
     environment: dict[str, str], requested: int, cap: int
 ) -> None:
     assert read(**environment).cap(requested) == Figure(value=cap, origin=Origin.REQUEST)
+
+
+@pytest.mark.parametrize(
+    ("address", "place"),
+    [("127.0.0.1:0", ("127.0.0.1", 0)), ("[::1]:9464", ("::1", 9464)), (OFF, None)],
+)
+def test_an_address_is_a_host_and_a_port(address: str, place: tuple[str, int] | None) -> None:
+    assert endpoint(address) == place
 
 
 def test_a_value_that_cannot_be_read_spoils_no_other() -> None:

@@ -8,6 +8,7 @@ override has a test. `moonfold worker` runs both queues in one process;
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -200,6 +201,7 @@ class WakeWorker(Worker):
             await self.record_health()
         except TROUBLE as error:
             logger.warning("redis_unavailable", error=type(error).__name__)
+            self.polled_at = -math.inf
             await asyncio.sleep(IDLE_POLL)
             return
         self.polled_at = time.monotonic()

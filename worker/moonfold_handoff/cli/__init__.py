@@ -17,8 +17,11 @@ from moonfold_handoff.cli.fork import fork
 from moonfold_handoff.cli.going_on import go_on
 from moonfold_handoff.cli.handoff import handoff
 from moonfold_handoff.cli.providers import providers
+from moonfold_handoff.cli.rejected import rejected
 from moonfold_handoff.cli.settings import settings
+from moonfold_handoff.cli.status import status
 from moonfold_handoff.cli.threads import thread, threads
+from moonfold_handoff.cli.top import top
 from moonfold_handoff.cli.watch import watch
 from moonfold_handoff.cli.worker import worker
 from moonfold_handoff.delivery.programs import NotStartedError
@@ -97,9 +100,12 @@ for command in (
     go_on,
     handoff,
     providers,
+    rejected,
     settings,
+    status,
     thread,
     threads,
+    top,
     watch,
     worker,
 ):

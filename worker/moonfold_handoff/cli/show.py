@@ -153,7 +153,7 @@ def budget_table(budget: Budget) -> Table:
     return table
 
 
-def preview(text: str) -> str:
+def preview(text: str, length: int = PREVIEW) -> str:
     """Return how a text begins, on one line and without what a terminal would obey."""
-    begins = " ".join(text[: 4 * PREVIEW].split())[:PREVIEW]
+    begins = " ".join(text[: 4 * length].split())[:length]
     return "".join(character if character.isprintable() else "�" for character in begins)

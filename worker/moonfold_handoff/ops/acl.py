@@ -141,7 +141,7 @@ _ROLES = {
         _selector(_SCRIPTS, keys.HANDOFFS, keys.BACKGROUND, keys.REJECTED),
         _selector("+zcard +zcount +zrangebyscore", keys.HANDOFFS, keys.BACKGROUND, only="R"),
         _selector("+exists", "arq:in-progress:*", only="R"),
-        _selector("+xlen +xrevrange", keys.REJECTED, only="R"),
+        _selector("+xlen +xrange +xrevrange", keys.REJECTED, only="R"),
         _selector("+hgetall", keys.PROVIDERS, only="R"),
         _selector("+zcount +zrange", keys.WORKERS, only="R"),
         _selector("+get +mget", keys.worker(_ANY), only="R"),

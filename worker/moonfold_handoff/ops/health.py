@@ -22,7 +22,7 @@ class Polling(Protocol):
     Attributes:
         queue_name: the queue's key.
         turned_at: when it began to look last, by the monotonic clock.
-        polled_at: when it last looked and the server answered.
+        polled_at: when it last looked and the server answered; long ago where it does not answer now.
     """
 
     queue_name: str
@@ -65,5 +65,5 @@ class Health:
         now = time.monotonic()
         for queue in self._queues:
             if now - queue.polled_at > TURN_SECONDS:
-                return f"{queue.queue_name}: no answer of the server lately"
+                return f"{queue.queue_name}: the server does not answer"
         return self._trouble

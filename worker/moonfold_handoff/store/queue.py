@@ -43,17 +43,20 @@ async def enqueue_request(redis: Redis, request: HandoffRequest) -> bool:
     A newer request of a session for a thread takes the place of one that waits; forks and preparations
     stand apart.
     """
-    apart = isinstance(request, ForkRequested | ProviderLimitNear)
-    queue = keys.BACKGROUND if apart and _prepares(request) else keys.HANDOFFS
+    queue = queue_of(request)
     function, job_id, argument = BUILD_HANDOFF, request.request_id, encode(request)
-    if apart:
+    if isinstance(request, ForkRequested | ProviderLimitNear):
         return await enqueue(redis, queue, function, job_id, argument)
     pending = keys.pending(request.session_id, request.thread_id)
     return await enqueue(redis, queue, function, job_id, argument, among=(pending, request.through))
 
 
-def _prepares(request: HandoffRequest) -> bool:
-    return isinstance(request, ProviderLimitNear) or request.request is None
+def queue_of(request: HandoffRequest) -> str:
+    """Return the queue of a request: in the background what nobody waits for."""
+    prepares = isinstance(request, ProviderLimitNear) or (
+        isinstance(request, ForkRequested) and request.request is None
+    )
+    return keys.BACKGROUND if prepares else keys.HANDOFFS
 
 
 async def enqueue_fold(redis: Redis, thread_id: str) -> bool:

@@ -23,7 +23,8 @@ _encode = msgspec.json.Encoder().encode
 async def reject(redis: Redis, *, job_id: str, function: str, reason: str, argument: bytes) -> None:
     """Keep a job's argument with the reason it was not done.
 
-    The text of a new request is private and stays out, see `without_text`.
+    The text of a new request is private and stays out, see `without_text`; `whole` tells whether nothing
+    else did.
     """
     async with redis.pipeline(transaction=True) as pipe:
         pipe.xadd(
@@ -33,6 +34,7 @@ async def reject(redis: Redis, *, job_id: str, function: str, reason: str, argum
                 "function": function,
                 "reason": reason,
                 "argument": without_text(argument),
+                "whole": int(_is_whole(argument)),
             },
             maxlen=KEPT,
             approximate=True,
@@ -50,6 +52,25 @@ def without_text(argument: bytes) -> bytes:
         return _encode(_kept(parse(argument)))
     except (WireError, RecursionError):
         return _encode({"bytes": len(argument)})
+
+
+def _is_whole(argument: bytes) -> bool:
+    """Return whether only the text of the new request stays out, and the provider's sentence."""
+    try:
+        document: Any = parse(argument)
+        kept: Any = _kept(document)
+    except (WireError, RecursionError):
+        return False
+    if not isinstance(document, dict):
+        return False
+    asked = document.pop("request", None) or {}
+    told = kept.pop("request", None) or {}
+    for one in (document, kept):
+        if isinstance(one.get("limit"), dict):
+            one["limit"].pop("message", None)
+    if not isinstance(asked, dict) or not isinstance(asked.get("text"), str | None):
+        return False
+    return asked.get("attachments") == told.get("attachments") and kept == document
 
 
 def _kept(value: Any) -> Any:
