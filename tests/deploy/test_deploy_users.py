@@ -335,6 +335,15 @@ async def test_a_monitor_sees_figures_and_no_content(
         assert await allowed(monitor, WATCHING) == []
 
 
+@pytest.mark.parametrize("name", ["alice", acl.WORKER, acl.READER])
+async def test_whoever_needs_threads_finds_the_nodes_of_a_cluster(
+    guarded: GuardedServer, name: str
+) -> None:
+    async with user(guarded, name) as redis:
+        with pytest.raises(ResponseError, match="cluster support disabled"):
+            await redis.execute_command("CLUSTER SLOTS")  # type: ignore[no-untyped-call]
+
+
 @pytest.mark.parametrize(
     "command",
     [("status",), ("top", "--once"), ("providers",), ("rejected", "list"), ("rejected", "show")],

@@ -25,8 +25,9 @@ ROLES = (ADMIN, WORKER, READER, MONITOR)
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
-# Following other clients' keys, and the list of clients, are no part of having a connection.
-_CONNECTION = "+@connection -@admin -@dangerous -client|tracking -client|caching"
+# Following other clients' keys, and the list of clients, are no part of having a connection. Which node of a
+# cluster holds what is.
+_CONNECTION = "+@connection -@admin -@dangerous -client|tracking -client|caching +cluster|slots"
 _SCRIPTS = "+eval +evalsha"
 
 
@@ -121,10 +122,10 @@ _ROLES = {
     ADMIN: "~* &* +@all",
     # Everything here is the worker's own; what is kept from it is the server, and the names of other keys.
     WORKER: _rules(
-        "+@read +@write +@pubsub +@transaction +@connection",
+        "+@read +@write +@pubsub +@transaction -@dangerous -scan -randomkey",
+        _CONNECTION,
         _SCRIPTS,
-        "+script|exists +script|load",
-        "-@admin -@dangerous -scan -randomkey -client|tracking -client|caching +info +dbsize",
+        "+script|exists +script|load +info +dbsize",
         "~moonfold:* ~arq:* &moonfold:*",
     ),
     READER: _rules(
