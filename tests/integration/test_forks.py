@@ -573,13 +573,15 @@ class Held:
         self.folds: list[float] = []
         original = thread_store.load
 
-        async def load(redis: Redis, thread_id: str, through: int | None = None) -> Any:
+        async def load(
+            redis: Redis, thread_id: str, through: int | None = None, **more: Any
+        ) -> Any:
             if through is None:
                 self.folds.append(asyncio.get_running_loop().time())
             else:
                 self.held += 1
                 await self.opened.wait()
-            return await original(redis, thread_id, through)
+            return await original(redis, thread_id, through, **more)
 
         monkeypatch.setattr(thread_store, "load", load)
 
