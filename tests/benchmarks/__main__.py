@@ -17,7 +17,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from . import append, forks, latency, own_text, reading, size, throughput, watching
+from . import append, forks, latency, memory, own_text, reading, size, throughput, watching
 from .figures import Figure, Series, combine, table
 from .servers import server
 
@@ -26,6 +26,7 @@ BENCHMARKS: dict[str, tuple[Callable[..., list[Figure]], tuple[str, ...]]] = {
     "throughput": (throughput.measure, ("seconds", "clients", "in_flight")),
     "append": (append.measure, ("events", "batch")),
     "size": (size.measure, ("items", "builds")),
+    "memory": (memory.measure, ("threads", "thread_items")),
     "own_text": (own_text.measure, ()),
     "forks": (forks.measure, ()),
     "reading": (reading.measure, ("items", "reads")),
@@ -56,6 +57,13 @@ BENCHMARKS: dict[str, tuple[Callable[..., list[Figure]], tuple[str, ...]]] = {
 )
 @click.option("--builds", default=200, type=click.IntRange(10, 10_000), help="size: of each thread")
 @click.option("--reads", default=200, type=click.IntRange(10, 10_000), help="reading: of each kind")
+@click.option("--threads", default=50, type=click.IntRange(1, 1_000), help="memory: threads")
+@click.option(
+    "--thread-items",
+    default=1_000,
+    type=click.IntRange(100, 100_000),
+    help="memory: of each thread",
+)
 @click.option("--sessions", default=20, type=click.IntRange(1, 1_000), help="watching: sessions")
 @click.option(
     "--megabytes", default=100, type=click.IntRange(1, 10_000), help="watching: large one"

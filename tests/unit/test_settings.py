@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from moonfold_handoff.settings import DAY, OFF, Settings, endpoint
+from moonfold_handoff.settings import DAY, OFF, SecretFileError, Settings, endpoint
 from moonfold_schemas.results import Figure, Origin
 
 CAP = "MOONFOLD_CONTEXT_HANDOFF_TOKEN_CAP"
@@ -118,4 +118,41 @@ def test_a_lifetime_of_tokens_that_cannot_be_read_is_one_sentence_and_the_defaul
     assert settings.reader_ttl == 7 * DAY
     assert settings.warnings == (
         "MOONFOLD_READER_TTL is not a duration such as 12h or 7d, or off; using the default, 604800.",
+    )
+
+
+def test_a_secret_may_be_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "worker.url"
+    file.write_text("redis://worker:word@valkey:6379/0\n")
+    settings = read(MOONFOLD_REDIS_URL_FILE=str(file))
+    assert settings.redis_url == "redis://worker:word@valkey:6379/0"
+    assert settings.given == {"redis_url"}
+    both = read(MOONFOLD_REDIS_URL_FILE=str(file), MOONFOLD_REDIS_URL="redis://here")
+    assert both.redis_url == "redis://here"
+
+
+def test_a_file_of_a_secret_that_is_not_there_is_no_reason_to_use_another_server(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(SecretFileError, match="MOONFOLD_REDIS_URL_FILE names a file"):
+        read(MOONFOLD_REDIS_URL_FILE=str(tmp_path / "missing"))
+
+
+def test_only_secrets_are_read_from_files(tmp_path: Path) -> None:
+    file = tmp_path / "cap"
+    file.write_text("2000")
+    assert read(**{f"{CAP}_FILE": str(file)}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("text", "on"), [("on", True), (" YES ", True), ("1", True), ("off", False), ("false", False)]
+)
+def test_producers_are_kept_apart_where_that_is_switched_on(text: str, on: bool) -> None:
+    settings = read(MOONFOLD_SEPARATE_PRODUCERS=text)
+    assert (settings.separate_producers, settings.warnings) == (on, ())
+
+
+def test_a_switch_that_cannot_be_read_is_one_sentence() -> None:
+    assert read(MOONFOLD_SEPARATE_PRODUCERS="maybe").warnings == (
+        "MOONFOLD_SEPARATE_PRODUCERS is not on or off; using the default, off.",
     )

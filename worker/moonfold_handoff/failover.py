@@ -16,6 +16,7 @@ from typing import NamedTuple
 import structlog
 from msgspec.structs import replace
 
+from moonfold_handoff import owners
 from moonfold_handoff.context.availability import (
     Instance,
     Notice,
@@ -32,9 +33,8 @@ from moonfold_handoff.errors import (
 )
 from moonfold_handoff.handoffs import as_asked, built, planned, prepared
 from moonfold_handoff.services import Services
-from moonfold_handoff.store import failovers, providers, threads
+from moonfold_handoff.store import failovers, providers
 from moonfold_handoff.store.failovers import COUNTED, Situation
-from moonfold_handoff.store.queue import BUILD_HANDOFF
 from moonfold_schemas import utc_now
 from moonfold_schemas.events import LimitKind, TurnStatus
 from moonfold_schemas.requests import ProviderLimitNear, ProviderLimitReached, Target
@@ -171,12 +171,7 @@ async def _case(
 ) -> _Case:
     """Return what is known, the thread and all else read at the same time."""
     state, known = await asyncio.gather(
-        threads.load(
-            services.threads,
-            request.thread_id,
-            request.through,
-            behind=partial(services.metrics.behind, BUILD_HANDOFF),
-        ),
+        owners.history(services, request.thread_id, request.through),
         failovers.situation(
             services.redis,
             request.thread_id,

@@ -15,7 +15,7 @@ from typing import Any, get_args
 import structlog
 from msgspec.structs import replace
 
-from moonfold_handoff import failover, forks
+from moonfold_handoff import failover, forks, owners
 from moonfold_handoff.context.availability import Instance
 from moonfold_handoff.errors import HandoffError, InvalidRequestError
 from moonfold_handoff.handoffs import as_asked, built, planned, prepared
@@ -86,6 +86,7 @@ async def build_handoff(
     tracing.spans.about(request)
     async with AsyncExitStack() as later:  # what can wait until the session has its answer
         try:
+            owners.check(services, job_id, request)
             result = await _answer(services, request, later)
         except HandoffError as error:
             await abandon(
@@ -165,7 +166,8 @@ async def abandon(
 ) -> None:
     """Answer a job that cannot be done and keep it with the reason.
 
-    The answer reaches a session only if the argument tells which one.
+    The answer reaches a session only if the argument tells which one, and where producers are kept apart
+    only one of the job's producer.
 
     Args:
         services: connections and settings.
@@ -183,7 +185,7 @@ async def abandon(
         services.metrics.rejected(function, error)
     document = _document(argument)
     result = _failure(document, error) if function == BUILD_HANDOFF else None
-    if result is None:
+    if result is None or not owners.may_answer(services, job_id, result):
         logger.warning("job_rejected", function=function, code=error.code.value)
         return
     structlog.contextvars.bind_contextvars(request_id=result.request_id, thread_id=result.thread_id)
@@ -223,8 +225,7 @@ async def _answer(
             return await failover.prepare(services, request)
         case ForkRequested():
             return await _forked(services, request)
-    behind = partial(services.metrics.behind, BUILD_HANDOFF)
-    state = await threads.load(services.threads, request.thread_id, request.through, behind=behind)
+    state = await owners.history(services, request.thread_id, request.through)
     target = as_asked(request, request.target)
     plan = planned(services, request, request.thread_id, state, target)
     return await built(services, request, request.thread_id, state, plan)
@@ -232,11 +233,10 @@ async def _answer(
 
 async def _forked(services: Services, request: ForkRequested) -> HandoffResult:
     thread_id, through = request.fork_thread_id, await forks.link(services, request)
-    behind = partial(services.metrics.behind, BUILD_HANDOFF)
-    state = await threads.load(services.threads, thread_id, through, behind=behind)
+    state = await owners.history(services, thread_id, through)
     resumed = None  # nearly always; no second state is read
     if request.target.native.fork:
-        resumed = await threads.load(services.threads, request.thread_id, through - 1)
+        resumed = await owners.history(services, request.thread_id, through - 1)
     target = as_asked(request, request.target)
     plan = planned(services, request, thread_id, state, target, resumed=resumed)
     ready = await built(services, request, thread_id, state, plan)

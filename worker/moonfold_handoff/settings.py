@@ -1,7 +1,8 @@
 """Settings: every `MOONFOLD_*` variable, its default, and where each value came from.
 
 A value that cannot be read is a warning and the default, never a stop: a worker that serves with the
-default serves better than one that does not start.
+default serves better than one that does not start. Only a file with a secret that is not there is a stop:
+the default is another server.
 """
 
 from __future__ import annotations
@@ -21,7 +22,17 @@ CENTURY = 36_525 * DAY  # the server's clock has an end
 MEBIBYTE = 1024 * 1024  # bytes
 OFF = "off"
 
+FILE = "_FILE"
+"""Ends the name of the variable that names a file with a secret: `MOONFOLD_REDIS_URL_FILE`."""
+
+_ON = {"on", "yes", "true", "1"}
+_OFF = {"off", "no", "false", "0"}
+
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": DAY}
+
+
+class SecretFileError(Exception):
+    """A file that is to hold a secret cannot be read; the message says which variable names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +87,13 @@ def _percent(text: str) -> int:
     if not re.fullmatch(r"[0-9]{1,3}", digits) or not 0 < int(digits) <= 100:
         raise ValueError("a whole number of percent, 1-100")
     return int(digits)
+
+
+def _switch(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in _ON | _OFF:
+        raise ValueError("on or off")
+    return word in _ON
 
 
 def endpoint(address: str) -> tuple[str, int] | None:
@@ -171,6 +189,12 @@ SETTINGS = {
         str.strip,
         "where the thread reader is served for agents on other machines",
     ),
+    "separate_producers": Setting(
+        "MOONFOLD_SEPARATE_PRODUCERS",
+        False,
+        _switch,
+        "on: each producer gets only what its own name and a dot begin (see deploy/)",
+    ),
     "metrics_address": Setting(
         "MOONFOLD_METRICS_ADDRESS",
         "127.0.0.1:0",
@@ -214,6 +238,7 @@ class Settings:
     limit_near_percent: int = 90
     reader_ttl: int = 7 * DAY
     reader_url: str | None = None
+    separate_producers: bool = False
     metrics_address: str = "127.0.0.1:0"
     log_format: str = "auto"
     log_level: str = "info"
@@ -222,19 +247,28 @@ class Settings:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Settings:
-        """Read every variable; an empty one counts as unset."""
+        """Read every variable; an empty one counts as unset.
+
+        A secret may be in a file instead, which the same variable with `_FILE` at its end names.
+
+        Raises:
+            SecretFileError: such a file cannot be read.
+        """
         source = os.environ if environment is None else environment
         values: dict[str, Any] = {}
         warnings = []
         for name, setting in SETTINGS.items():
             text = source.get(setting.variable, "")
+            if setting.secret and not text.strip():
+                text = _from_file(source, setting.variable + FILE)
             if not text.strip():
                 continue
             try:
                 values[name] = setting.read(text)
             except ValueError as expected:
                 warnings.append(
-                    f"{setting.variable} is not {expected}; using the default, {setting.default}."
+                    f"{setting.variable} is not {expected}; using the default, "
+                    f"{shown(setting.default)}."
                 )
         return cls(**values, warnings=tuple(warnings), given=frozenset(values))
 
@@ -244,3 +278,18 @@ class Settings:
             return Figure(value=clamp_cap(requested), origin=Origin.REQUEST)
         origin = Origin.SETTING if "token_cap" in self.given else Origin.DEFAULT
         return Figure(value=self.token_cap, origin=origin)
+
+
+def shown(value: object) -> str:
+    """Return a value as a person would set it."""
+    return ("off", "on")[value] if isinstance(value, bool) else str(value)
+
+
+def _from_file(source: Mapping[str, str], variable: str) -> str:
+    name = source.get(variable, "").strip()
+    if not name:
+        return ""
+    try:
+        return Path(name).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise SecretFileError(f"{variable} names a file that cannot be read: {error}") from error

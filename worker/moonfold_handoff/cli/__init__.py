@@ -10,6 +10,7 @@ import click
 
 from moonfold_handoff import logs
 from moonfold_handoff.catalogue import CatalogueError
+from moonfold_handoff.cli.acl import acl
 from moonfold_handoff.cli.demo import demo
 from moonfold_handoff.cli.explain import explain
 from moonfold_handoff.cli.fork import fork
@@ -34,7 +35,7 @@ from moonfold_handoff.ops import tracing
 from moonfold_handoff.policy import PolicyError
 from moonfold_handoff.reading.access import AccessDeniedError
 from moonfold_handoff.reading.answers import ReadingError
-from moonfold_handoff.settings import Settings
+from moonfold_handoff.settings import SecretFileError, Settings
 from moonfold_handoff.store.connection import InvalidRedisUrlError, RedisError
 from moonfold_handoff.store.log import AppendError
 from moonfold_handoff.transcripts import TranscriptError
@@ -53,6 +54,7 @@ EXPECTED = (
     NotStartedError,
     PolicyError,
     ReadingError,
+    SecretFileError,
     TranscriptError,
     WireError,
 )
@@ -100,6 +102,7 @@ def main(ctx: click.Context) -> None:
 
 
 for command in (
+    acl,
     demo,
     explain,
     fork,

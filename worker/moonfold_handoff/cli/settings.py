@@ -6,7 +6,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from moonfold_handoff.settings import SETTINGS, Settings
+from moonfold_handoff.settings import SETTINGS, Settings, shown
 from moonfold_handoff.store.connection import without_password
 
 
@@ -26,4 +26,4 @@ def settings(settings: Settings) -> None:
 
 
 def _cell(value: object) -> str:
-    return "(unset)" if value is None else str(value)
+    return "(unset)" if value is None else shown(value)

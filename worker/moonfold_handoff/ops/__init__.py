@@ -1,1 +1,1 @@
-"""Operating it: figures of the queues, metrics, health, and which workers live."""
+"""Operating it: figures of the queues, metrics, health, which workers live, and the server's users."""
