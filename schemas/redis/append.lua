@@ -24,7 +24,7 @@
 -- Events whose sequences are taken by the same bytes are accepted and change nothing, so a producer
 -- that lost the reply repeats the call. An empty log may begin after 0 only with `thread.forked`.
 
-local RECORDS_BYTES = 512 -- of a list of later records, before the next one is begun
+local RECORDS_BYTES = 256 -- of a list of later records, before the next one is begun
 
 local log, items, state = KEYS[1], KEYS[2], KEYS[3]
 local expected, ttl, limit = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
