@@ -59,6 +59,13 @@ async def answers(address: str, path: str, status: int) -> Answer:
     return found[-1]
 
 
+async def logs(event: str, times: int, logged: Logged) -> None:
+    async def is_logged() -> bool:
+        return len(logged.events(event)) == times
+
+    await until(is_logged)
+
+
 async def requested(redis: Redis) -> str:
     if not await redis.exists(keys.log("thread")):
         await append(redis, conversation())
@@ -166,14 +173,15 @@ async def test_a_worker_that_loses_its_server_is_not_ready_until_it_is_back(
         assert "server" in refusal.body
         assert str(own_server.socket) not in refusal.body
         assert (await get(address, "/livez")).status == 200
+
+        await logs("worker_not_ready", 1, logged)
         own_server.start()
         after = await requested(services.redis)
         await answers(address, "/readyz", 200)
         await answered(services.redis, after)
         assert await results.get(services.redis, before) is not None
+        await logs("worker_ready", 2, logged)
     await running.stop()
-    assert logged.events("worker_ready")
-    assert logged.events("worker_not_ready")
 
 
 async def full(redis: Redis) -> None:
