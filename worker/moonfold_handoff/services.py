@@ -12,7 +12,7 @@ from moonfold_handoff.context.capacity import NOTHING_KNOWN, Catalogue
 from moonfold_handoff.embedded import EmbeddedServer
 from moonfold_handoff.policy import NO_POLICY, Policy
 from moonfold_handoff.settings import Settings
-from moonfold_handoff.store.connection import connect
+from moonfold_handoff.store.connection import connect, connect_threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,8 @@ class Services:
 
     Attributes:
         redis: the server of queues and results.
-        threads: the server of thread logs and states, often the same.
+        threads: the server of thread logs and states, often the same; it may be a cluster, where a
+            command or script can name the keys of one thread only.
         settings: what the environment says.
         catalogue: context windows of models.
         policy: where threads go on whose requests do not say.
@@ -66,7 +67,9 @@ async def open_services(
     """
     async with server_url(settings) as url:
         redis = connect(url, name=name)
-        threads = connect(settings.threads_url, name=name) if settings.threads_url else redis
+        threads = (
+            connect_threads(settings.threads_url, name=name) if settings.threads_url else redis
+        )
         try:
             yield Services(redis, threads, settings, catalogue, policy)
         finally:
