@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from helpers.servers import RedisServer, free_port
 from helpers.waiting import until_sync
-from redis.exceptions import RedisError
+from redis.exceptions import ResponseError
 
 import redis as sync_redis
 from moonfold_handoff.embedded import LOG_NAME
@@ -34,13 +34,21 @@ class Node(RedisServer):
             *options,
             append_only=True,
         )
+        self.password = ""
+
+    def __exit__(self, *_: object) -> None:
+        # One that is asked to end waits for others, which end, too.
+        self.kill()
+        super().__exit__(None, None, None)
 
     @property
     def place(self) -> str:
         return f"127.0.0.1:{self.port}"
 
     def ask(self, *command: Any) -> Any:
-        with sync_redis.Redis.from_url(self.url, decode_responses=True) as client:
+        with sync_redis.Redis.from_url(
+            self.url, decode_responses=True, password=self.password or None
+        ) as client:
             return client.execute_command(*command)
 
 
@@ -138,56 +146,77 @@ def _started(stack: ExitStack, make: Callable[[], N]) -> N:
 class SentinelNode(Node):
     """A Sentinel, which decides alone."""
 
-    def __init__(self, binary: Path, primary: int) -> None:
+    def __init__(self, binary: Path, primary: int, *lines: str) -> None:
         super().__init__(binary)
         configuration = self.directory / "sentinel.conf"
-        lines = [
-            *(f"port {self.port}", "bind 127.0.0.1", f"unixsocket {self.socket}"),
-            *(f"dir {self.directory}", f"logfile {self.directory / LOG_NAME}"),
-            f"sentinel monitor {SERVICE} 127.0.0.1 {primary} 1",
-            f"sentinel down-after-milliseconds {SERVICE} {DOWN_MILLISECONDS}",
-        ]
-        configuration.write_text("\n".join(lines))
+        configuration.write_text(
+            "\n".join(
+                (
+                    *(f"port {self.port}", "bind 127.0.0.1", f"unixsocket {self.socket}"),
+                    *(f"dir {self.directory}", f"logfile {self.directory / LOG_NAME}"),
+                    f"sentinel monitor {SERVICE} 127.0.0.1 {primary} 1",
+                    f"sentinel down-after-milliseconds {SERVICE} {DOWN_MILLISECONDS}",
+                    *lines,
+                )
+            )
+        )
         self._command = [str(binary), str(configuration), "--sentinel"]
 
 
 class Watched:
     """A primary, its replica, and a Sentinel that fails over from one to the other."""
 
-    def __init__(self, primary: Node, replica: Node, sentinel: Node) -> None:
+    def __init__(self, primary: Node, replica: Node, sentinel: SentinelNode) -> None:
         self.primary, self.replica, self.sentinel = primary, replica, sentinel
 
     @property
     def url(self) -> str:
         return f"redis+sentinel://{self.sentinel.place}/{SERVICE}"
 
-    def fails_over(self) -> None:
-        """Kill the primary, and wait until the replica has its place."""
-        self.primary.kill()
+    def switch_over(self) -> None:
+        """Give the primary's place to the replica, both being there."""
+        until_sync(self._begins_to_switch)
+
+    def _begins_to_switch(self) -> bool:
+        try:
+            return bool(self.sentinel.ask("SENTINEL FAILOVER", SERVICE))
+        except ResponseError:  # it has not heard from the replica yet
+            return False
+
+    def has_failed_over(self) -> None:
+        """Wait until the replica has the primary's place."""
         until_sync(lambda: self.replica.ask("ROLE")[0] == "master")
 
     def is_replicated(self) -> None:
         """Wait until the replica holds what the primary holds."""
-        until_sync(lambda: self.primary.ask("WAIT", 1, 1_000) == 1)
+        offset = self.primary.ask("ROLE")[1]
+        until_sync(lambda: self.replica.ask("ROLE")[4] >= offset)
 
     def knows_both(self) -> bool:
-        try:
-            known = self.sentinel.ask("SENTINEL MASTER", SERVICE)
-        except RedisError:
-            return False
+        known = self.sentinel.ask("SENTINEL MASTER", SERVICE)
         return (known["num-slaves"], known["flags"]) == (1, "master")
 
 
 @contextmanager
-def watched(binary: Path) -> Iterator[Watched]:
-    """Run a primary with a replica, and a Sentinel beside them."""
+def watched(binary: Path, password: str = "") -> Iterator[Watched]:
+    """Run a primary with a replica, and a Sentinel beside them.
+
+    Args:
+        binary: the server's program.
+        password: of both servers; the Sentinel asks for its reverse.
+    """
+    secret = ("--requirepass", password, "--masterauth", password) if password else ()
+    guarded = (f"sentinel auth-pass {SERVICE} {password}", f"requirepass {password[::-1]}")
     with ExitStack() as stack:
-        primary: Node = _started(stack, lambda: Node(binary))
-        replica: Node = _started(
-            stack, lambda: Node(binary, "--replicaof", "127.0.0.1", str(primary.port))
-        )
+        primary = _started(stack, lambda: Node(binary, *secret))
+        follows = ("--replicaof", "127.0.0.1", str(primary.port))
+        replica = _started(stack, lambda: Node(binary, *secret, *follows))
+        primary.password = replica.password = password
         until_sync(lambda: replica.ask("ROLE")[3] == "connected")
-        sentinel: Node = _started(stack, lambda: SentinelNode(binary, primary.port))
+        sentinel = _started(
+            stack, lambda: SentinelNode(binary, primary.port, *(guarded if password else ()))
+        )
+        sentinel.password = password[::-1]
         running = Watched(primary, replica, sentinel)
         until_sync(running.knows_both)
         yield running

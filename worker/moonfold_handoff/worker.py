@@ -29,6 +29,7 @@ from moonfold_handoff.policy import load_policy
 from moonfold_handoff.services import Services, open_services
 from moonfold_handoff.settings import Settings
 from moonfold_handoff.store import keys, rejected
+from moonfold_handoff.store.addresses import Sentinels, several
 from moonfold_handoff.store.connection import RedisError
 from moonfold_handoff.store.queue import BUILD_HANDOFF, FOLD_THREAD, Job, Time
 from moonfold_handoff.store.scripts import worker_script
@@ -463,6 +464,18 @@ def _redis_settings(settings: Settings) -> RedisSettings:
     if settings.redis_url is None:
         # arq connects before anything of ours runs: another moonfold process must keep the server up.
         return RedisSettings(unix_socket_path=str(EmbeddedServer().socket))
+    sentinels = several(settings.redis_url)
+    if isinstance(sentinels, Sentinels):
+        # arq asks Sentinels without TLS options and without a password of theirs.
+        return RedisSettings(
+            host=list(sentinels.hosts),
+            sentinel=True,
+            sentinel_master=sentinels.service,
+            database=sentinels.database,
+            username=sentinels.options.get("username"),
+            password=sentinels.options.get("password"),
+            ssl=sentinels.options.get("ssl", False),
+        )
     return RedisSettings.from_dsn(settings.redis_url)
 
 
