@@ -40,7 +40,9 @@ from moonfold_schemas.codec import parse
 NAME = "moonfold-worker"  # in the server's client list
 PATIENCE = 0.25  # seconds that background jobs stand back at most, while interactive ones run
 IDLE_POLL = 0.5  # seconds between looks at the queue when nothing wakes the worker
-JOB_SECONDS = 20  # a job that takes longer is tried again; after `kill -9` a job waits 10 s more
+JOB_SECONDS = 20  # a job that takes longer is tried again
+CLAIM_SECONDS = 5.0  # lifetime of a claim; so long waits the job of a worker that was killed
+KEEP_SECONDS = 1.0  # between two renewals of the claims of running jobs
 STOP_SECONDS = 10.0  # what running jobs get at shutdown before they are given back
 GIVE_BACK_SECONDS = 1.0  # what a cancelled job gets to let its claim go
 ATTEMPTS = 5  # of a job that meets errors of the server
@@ -109,6 +111,7 @@ class WakeWorker(Worker):
         self._yields_to = yields_to
         self._yielding: list[WakeWorker] = []
         self._started_at = 0.0
+        self._kept_at = 0.0
         if yields_to is not None:
             yields_to._yielding.append(self)  # noqa: SLF001 - the same class
 
@@ -135,7 +138,7 @@ class WakeWorker(Worker):
             await self.pool.delete(self.health_check_key)
 
     async def _run(
-        self, job_id: str, score: int, attempt: int, raw: bytes | None, newer: bytes | None
+        self, job_id: str, overdue: int, attempt: int, raw: bytes | None, newer: bytes | None
     ) -> None:
         """Run a claimed job; where the server goes away meanwhile, let the claim go when it is back.
 
@@ -143,7 +146,7 @@ class WakeWorker(Worker):
         """
         structlog.contextvars.bind_contextvars(job_id=job_id)
         try:
-            await self._perform(job_id, score, attempt, raw, newer)
+            await self._perform(job_id, overdue, attempt, raw, newer)
         except TROUBLE as error:
             logger.warning("redis_lost_during_job", error=type(error).__name__)
             await self._release(job_id)
@@ -152,7 +155,7 @@ class WakeWorker(Worker):
             raise
 
     async def _perform(
-        self, job_id: str, score: int, attempt: int, raw: bytes | None, newer: bytes | None
+        self, job_id: str, overdue: int, attempt: int, raw: bytes | None, newer: bytes | None
     ) -> None:
         name, argument, refusal = _read_job(raw, attempt, newer)
         if refusal is not None:
@@ -164,12 +167,14 @@ class WakeWorker(Worker):
             return
         context = {**self.ctx, "job_id": job_id, "job_try": attempt}
         later: int | None = None
+        started = time.monotonic()
         try:
             await self.functions[name].coroutine(context, argument)
             self.jobs_complete += 1
         except Retry as retry:
             # The queue's score says when the job was due at first; arq moves it on from there.
-            later = (retry.defer_score or 0) + _now() - score
+            elapsed = int((time.monotonic() - started) * 1000)
+            later = (retry.defer_score or 0) + elapsed + overdue
             self.jobs_retried += 1
         await asyncio.shield(
             self.finish_job(
@@ -188,6 +193,7 @@ class WakeWorker(Worker):
         self._wake.clear()
         patience = self._stands_back()
         try:
+            await self._keep_claims()
             async with self._claiming:
                 if not patience:
                     await self._start_claimed()
@@ -200,6 +206,17 @@ class WakeWorker(Worker):
             async with asyncio.timeout(min(patience or IDLE_POLL, IDLE_POLL)):
                 await self._wake.wait()
 
+    async def _keep_claims(self) -> None:
+        """Let no claim of a running job expire. One that did all the same costs work, and no answer."""
+        now = time.monotonic()
+        if not self.tasks or now - self._kept_at < KEEP_SECONDS:
+            return
+        self._kept_at = now
+        async with self.pool.pipeline(transaction=False) as pipe:
+            for job_id in self.tasks:
+                pipe.pexpire(in_progress_key_prefix + job_id, int(CLAIM_SECONDS * 1000))
+            await pipe.execute()
+
     async def _start_claimed(self) -> None:
         free = self.max_jobs - len(self.tasks)
         if free <= 0 or not self.allow_pick_jobs:
@@ -208,21 +225,20 @@ class WakeWorker(Worker):
             self.pool,
             (self.queue_name,),
             (
-                _now(),
                 free,
                 READ_LIMIT,
                 self.token,
-                int(self.in_progress_timeout_s * 1000),
+                int(CLAIM_SECONDS * 1000),
                 *self.tasks,
             ),
         )
-        for raw_id, score, attempt, raw, newer in zip(*[iter(claimed)] * 5, strict=True):
+        for raw_id, overdue, attempt, raw, newer in zip(*[iter(claimed)] * 5, strict=True):
             try:
                 job_id = raw_id.decode()
             except UnicodeDecodeError:
                 await self._refuse(raw_id)
                 continue
-            run = self._run(job_id, int(float(score)), attempt, raw, newer)
+            run = self._run(job_id, overdue, attempt, raw, newer)
             task = self.loop.create_task(run)
             self.tasks[job_id] = task
             self._started_at = time.monotonic()
@@ -389,10 +405,6 @@ def _function(name: str, coroutine: JobCoroutine) -> Function:
 
 def _pause(attempt: int) -> float:
     return min(RETRY_CAP, RETRY_BASE * 2.0 ** (attempt - 1))
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000  # milliseconds since the epoch
 
 
 def _read_job(
