@@ -135,7 +135,7 @@ async def test_what_does_not_pass_is_given_up_and_answered(
     failures = failing(monkeypatch, threads, "load", ConnectionError(SECRET))
     result = await asked(client, switch())
     assert isinstance(result, HandoffFailed)
-    assert result.code is FailureCode.INTERNAL
+    assert (result.code, result.retryable) == (FailureCode.INTERNAL, True)
     assert f"{worker.ATTEMPTS} attempts" in result.message
     assert len(failures) == worker.ATTEMPTS
     assert await redis.xlen(keys.REJECTED) == 1

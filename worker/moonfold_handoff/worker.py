@@ -24,7 +24,12 @@ from arq.worker import Function, Retry, Worker, func
 from moonfold_handoff import jobs
 from moonfold_handoff.catalogue import load_catalogue
 from moonfold_handoff.embedded import EmbeddedServer
-from moonfold_handoff.errors import HandoffError, InvalidRequestError, SupersededError
+from moonfold_handoff.errors import (
+    HandoffError,
+    InvalidRequestError,
+    ServerAwayError,
+    SupersededError,
+)
 from moonfold_handoff.policy import load_policy
 from moonfold_handoff.services import Services, open_services
 from moonfold_handoff.settings import Settings
@@ -45,7 +50,9 @@ CLAIM_SECONDS = 5.0  # lifetime of a claim; so long waits the job of a worker th
 KEEP_SECONDS = 1.0  # between two renewals of the claims of running jobs
 STOP_SECONDS = 10.0  # what running jobs get at shutdown before they are given back
 GIVE_BACK_SECONDS = 1.0  # what a cancelled job gets to let its claim go
-ATTEMPTS = 5  # of a job that meets errors of the server
+ATTEMPTS = (
+    7  # of a job that meets errors of the server; by default a cluster takes 15 s to fail over
+)
 ATTEMPTS_EVER = 20  # shutdowns count as attempts, too
 RETRY_BASE = 0.2  # seconds before the second attempt, doubled each time
 RETRY_CAP = 30  # seconds between attempts at most
@@ -387,7 +394,9 @@ def _function(name: str, coroutine: JobCoroutine) -> Function:
             logger.warning("job_retried", function=name, error=type(error).__name__)
             if attempt < ATTEMPTS:
                 raise Retry(defer=_pause(attempt)) from error
-            failure = HandoffError(f"Given up after {attempt} attempts; the server did not answer.")
+            failure: HandoffError = ServerAwayError(
+                f"Given up after {attempt} attempts; the server did not answer."
+            )
         except Exception:
             logger.exception("job_failed", function=name)
             failure = HandoffError("An internal error; its place is in the worker's log.")
