@@ -7,7 +7,7 @@
 --          the session's requests for the thread that wait or run, by their `through`
 -- ARGV[1]  job id; for a handoff, the request id
 -- ARGV[2]  the job: {"t":null,"f":<function>,"a":[<argument>],"k":{},"et":<ms since the epoch>}
--- ARGV[3]  when it is due, in milliseconds since the epoch
+-- ARGV[3]  when it is due, in milliseconds since the epoch by the server's clock; 0: now
 -- ARGV[4]  lifetime of the job's body, in milliseconds
 -- ARGV[5]  with KEYS[4]: the request's `through`
 --
@@ -52,6 +52,11 @@ if KEYS[4] then
   end
 end
 
-redis.call('ZADD', KEYS[3], ARGV[3], ARGV[1])
+local due = ARGV[3]
+if tonumber(due) == 0 then
+  local time = redis.call('TIME')
+  due = string.format('%.0f', time[1] * 1000 + math.floor(time[2] / 1000))
+end
+redis.call('ZADD', KEYS[3], due, ARGV[1])
 redis.call('PUBLISH', KEYS[3] .. ':wake', ARGV[1])
 return 1

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from helpers.building import assistant, command, started, user
+from helpers.waiting import until
 from redis.asyncio import Redis
 
 from moonfold_handoff.client import HandoffClient
@@ -101,6 +102,16 @@ def near(**changes: Any) -> ProviderLimitNear:
 
 def fork(**changes: Any) -> ForkRequested:
     return ForkRequested(**_ids({"target": CLAUDE, "fork_thread_id": "fork", **changes}))
+
+
+async def listening(redis: Redis) -> None:
+    """Wait until one worker listens for hints, on both queues."""
+
+    async def are_both() -> bool:
+        counts = await redis.pubsub_numsub(keys.wake(keys.HANDOFFS), keys.wake(keys.BACKGROUND))
+        return all(count == 1 for _, count in counts)
+
+    await until(are_both)
 
 
 async def answer(client: HandoffClient, request: HandoffRequest) -> HandoffResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -68,11 +69,20 @@ class RedisServer:
         until_sync(self._answers)
 
     def kill(self) -> None:
-        """End it as `kill -9` does."""
+        """End it as `kill -9` does, if it runs."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait(DEADLINE_SECONDS)
+            self._process = None
+
+    def hang(self) -> None:
+        """Let it answer nobody, with all its connections open."""
         assert self._process is not None
-        self._process.kill()
-        self._process.wait(DEADLINE_SECONDS)
-        self._process = None
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        assert self._process is not None
+        self._process.send_signal(signal.SIGCONT)
 
     def _answers(self) -> bool:
         assert self._process is not None

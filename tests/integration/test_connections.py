@@ -13,15 +13,18 @@ from conftest import RunningWorker
 from helpers.asking import SESSION, THREAD, conversation, switch
 from helpers.servers import KINDS, RedisServer, binary_of, free_port
 from helpers.waiting import until
+from redis.asyncio import SSLConnection
 
 from moonfold_handoff import embedded
 from moonfold_handoff.client import HandoffClient
 from moonfold_handoff.services import open_services, server_url
 from moonfold_handoff.settings import Settings
 from moonfold_handoff.store import keys
+from moonfold_handoff.store.addresses import Nodes, Sentinels, several
 from moonfold_handoff.store.connection import (
     InvalidRedisUrlError,
     connect,
+    connect_threads,
     without_password,
 )
 from moonfold_handoff.tasks import end
@@ -155,16 +158,72 @@ async def test_a_certificate_that_nobody_vouches_for_is_refused(tls_server: int)
         f"user:{PASSWORD}@host:6379",
         f"unix:///socket?db=x&password={PASSWORD}",
         f"redis://:{PASSWORD}@[::1",
+        f"redis+cluster://:{PASSWORD}@host:7000,host:port",
+        f"redis+cluster://:{PASSWORD}@host:7000,",
+        f"redis+cluster://:{PASSWORD}@host/3",
+        f"redis+cluster://:{PASSWORD}@host?db=3",
+        f"redis+sentinel://:{PASSWORD}@host",
+        f"redis+sentinel://:{PASSWORD}@host/service/name",
+        f"redis+sentinel://host/service#sentinel_password={PASSWORD}",
+        f"redis+other://:{PASSWORD}@host",
+        f"unix+cluster://:{PASSWORD}@host",
         "no url",
         "",
     ],
 )
 def test_a_bad_url_is_refused_without_telling_its_password(url: str) -> None:
     with pytest.raises(InvalidRedisUrlError) as refusal:
-        connect(url, name="test")
+        connect_threads(url, name="test")
     assert PASSWORD not in str(refusal.value)
     assert "is not a Redis URL" in str(refusal.value)
     assert refusal.value.__cause__ is None
+
+
+def test_a_queue_on_a_cluster_is_refused() -> None:
+    with pytest.raises(InvalidRedisUrlError) as refusal:
+        connect(f"redis+cluster://:{PASSWORD}@host", name="test")
+    assert "queues and results need one primary" in str(refusal.value)
+    assert PASSWORD not in str(refusal.value)
+
+
+def test_a_cluster_is_named_by_some_of_its_nodes() -> None:
+    found = several("rediss+cluster://me:p%40ss@one:7000,[::1]:7001,three/0?ssl_ca_certs=/ca.pem")
+    assert isinstance(found, Nodes)
+    assert found.hosts == (("one", 7000), ("::1", 7001), ("three", 6379))
+    assert found.options == {
+        "username": "me",
+        "password": "p@ss",
+        "ssl_ca_certs": "/ca.pem",
+        "connection_class": SSLConnection,
+    }
+    assert "p@ss" not in repr(found)
+
+
+def test_a_primary_is_named_by_its_sentinels() -> None:
+    found = several(
+        "rediss+sentinel://me:p%40ss@one,two:7001/the-service/2"
+        "?ssl_ca_certs=/ca.pem&sentinel_username=it&sentinel_password=s%40cret"
+    )
+    assert isinstance(found, Sentinels)
+    assert found.hosts == (("one", 26379), ("two", 7001))
+    assert (found.service, found.database) == ("the-service", 2)
+    tls = {"ssl": True, "ssl_ca_certs": "/ca.pem"}
+    assert found.options == {"username": "me", "password": "p@ss", "db": 2, **tls}
+    assert found.sentinel_options == {"username": "it", "password": "s@cret", **tls}
+    assert "p@ss" not in repr(found)
+    assert "s@cret" not in repr(found)
+
+
+def test_the_database_of_a_primary_is_the_first_or_in_the_query() -> None:
+    [first, third] = [several(f"redis+sentinel://one/it{db}") for db in ("", "?db=3")]
+    assert isinstance(first, Sentinels)
+    assert isinstance(third, Sentinels)
+    assert (first.database, third.database) == (0, 3)
+
+
+@pytest.mark.parametrize("url", ["redis://one", "unix:///socket", "redis://one,two"])
+def test_one_server_is_none_of_several(url: str) -> None:
+    assert several(url) is None
 
 
 @pytest.mark.parametrize(
@@ -176,6 +235,11 @@ def test_a_bad_url_is_refused_without_telling_its_password(url: str) -> None:
         ("redis://user@host", "redis://user@host"),
         ("unix:///a@b/s", "unix:///a@b/s"),
         ("unix:///s?password=secret&db=1", "unix:///s?password=***&db=1"),
+        ("redis+cluster://me:secret@a:1,b:2", "redis+cluster://me:***@a:1,b:2"),
+        (
+            "redis+sentinel://a:1/s?sentinel_password=secret&x=y",
+            "redis+sentinel://a:1/s?sentinel_password=***&x=y",
+        ),
         ("unix:///s?db=1&PASSWORD=secret", "unix:///s?db=1&PASSWORD=***"),
     ],
 )

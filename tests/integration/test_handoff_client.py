@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from collections.abc import AsyncIterator
+from unittest.mock import AsyncMock
 
 import pytest
 from conftest import Logged, RunningWorker
@@ -18,7 +20,7 @@ from moonfold_handoff import client as client_module
 from moonfold_handoff.client import HandoffClient
 from moonfold_handoff.services import open_services
 from moonfold_handoff.settings import Settings
-from moonfold_handoff.store import keys, results
+from moonfold_handoff.store import keys, queue, results
 from moonfold_handoff.store.log import (
     EventTooLargeError,
     SequenceConflictError,
@@ -184,6 +186,69 @@ async def test_a_result_of_which_no_news_comes_is_found_by_looking(
     result = HandoffWaiting(request_id="r", session_id=SESSION, retry_after=1)
     await redis.set(keys.result("r"), encode(result), ex=60)
     assert await waiting == result
+
+
+async def lost(redis: Redis, request_id: str) -> None:
+    """Forget a request, as a replica does that took the primary's place before it heard of it."""
+    await redis.delete(keys.job(request_id), keys.HANDOFFS)
+
+
+async def test_a_request_that_the_server_forgot_is_asked_again(
+    client: HandoffClient, redis: Redis, logged: Logged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "LISTEN_SECONDS", 0.02)
+    request = switch()
+    await client.request(request)
+    body = await redis.get(keys.job(request.request_id))
+    await lost(redis, request.request_id)
+    waiting = asyncio.create_task(client.wait(request.request_id, timeout=10))
+
+    async def is_queued() -> bool:
+        return await redis.zscore(keys.HANDOFFS, request.request_id) is not None
+
+    await until(is_queued)
+    again = await redis.get(keys.job(request.request_id))
+    assert body is not None
+    assert again is not None
+    assert json.loads(body)["a"] == json.loads(again)["a"]
+    result = await publish(redis, request.request_id)
+    assert await waiting == result
+    assert len(logged.events("request_repeated")) == 1
+    # It has its answer, so it is not asked again, whoever waits for it.
+    await lost(redis, request.request_id)
+    await redis.delete(keys.result(request.request_id))
+    with pytest.raises(TimeoutError):
+        await client.wait(request.request_id, timeout=0.1)
+    assert not await redis.exists(keys.HANDOFFS)
+
+
+async def test_a_server_that_takes_no_request_again_does_not_end_the_wait(
+    client: HandoffClient, redis: Redis, logged: Logged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "LISTEN_SECONDS", 0.02)
+    request = switch()
+    await client.request(request)
+    failing = ResponseError("NOREPLICAS Not enough good replicas to write.")
+    with monkeypatch.context() as patch:
+        patch.setattr(queue, "enqueue_request", AsyncMock(side_effect=failing))
+        waiting = asyncio.create_task(client.wait(request.request_id, timeout=10))
+
+        async def is_refused() -> bool:
+            return len(logged.events("request_not_repeated")) >= 2
+
+        await until(is_refused)
+    result = await publish(redis, request.request_id)
+    assert await waiting == result
+
+
+async def test_the_newest_requests_are_remembered_to_be_asked_again(
+    client: HandoffClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "REMEMBERED", 2)
+    requests = [switch(session_id=f"s-{number}") for number in range(3)]
+    for request in requests:
+        await client.request(request)
+    assert list(client._asked) == [request.request_id for request in requests[1:]]
 
 
 @pytest.mark.usefixtures("never_looks")

@@ -36,6 +36,25 @@ async def test_a_request_lies_on_the_queue_as_arq_has_its_jobs(redis: Redis) -> 
     assert 0 < await redis.ttl(keys.job(request.request_id)) <= queue.JOB_TTL
 
 
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_a_producer_whose_clock_is_wrong_is_served_at_once_and_in_turn(
+    hours: int, redis: Redis, running_worker: RunningWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = gate(monkeypatch)
+    await append(redis, conversation())
+    request = switch()
+    wrong = time.time_ns() + hours * 3600 * 10**9
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time_ns", lambda: wrong)
+        await queue.enqueue_request(redis, request)
+    async with asyncio.timeout(10):
+        await held.arrived.wait()
+    score = await redis.zscore(keys.HANDOFFS, request.request_id)
+    held.opened.set()
+    assert score is not None
+    assert abs(score - time.time() * 1000) < 10_000
+
+
 async def test_only_preparations_and_folds_wait_in_the_background(redis: Redis) -> None:
     await queue.enqueue_request(redis, fork(request=None))
     assert await queue.enqueue_fold(redis, THREAD)

@@ -15,7 +15,7 @@ import arq
 import pytest
 from arq.connections import ArqRedis
 from conftest import Logged, RunningWorker
-from helpers.asking import THREAD, append, conversation, document, job, put, switch
+from helpers.asking import THREAD, append, conversation, document, job, listening, put, switch
 from helpers.servers import RedisServer
 from helpers.slow import gate
 from helpers.waiting import DEADLINE_SECONDS, until
@@ -136,7 +136,7 @@ async def test_what_does_not_pass_is_given_up_and_answered(
     failures = failing(monkeypatch, threads, "load", ConnectionError(SECRET))
     result = await asked(client, switch())
     assert isinstance(result, HandoffFailed)
-    assert result.code is FailureCode.INTERNAL
+    assert (result.code, result.retryable) == (FailureCode.INTERNAL, True)
     assert f"{worker.ATTEMPTS} attempts" in result.message
     assert len(failures) == worker.ATTEMPTS
     assert await redis.xlen(keys.REJECTED) == 1
@@ -174,6 +174,7 @@ async def test_an_answer_that_cannot_be_kept_is_tried_again_with_a_pause(
 ) -> None:
     monkeypatch.setattr(worker, "IDLE_POLL", 0.1)
     await redis.set(keys.REJECTED, "no stream", ex=60)
+    await listening(redis)
     await put(redis, "bad", job(document(request_id="bad"), f="unknown"))
     started = time.monotonic()
 
@@ -530,13 +531,60 @@ async def test_a_killed_worker_delays_its_job_no_longer_than_its_claim(
         finally:
             process.kill()
     claim = f"arq:in-progress:{request_id}"
-    assert 0 < await redis.pttl(claim) <= 31_000
+    assert 0 < await redis.pttl(claim) <= worker.CLAIM_SECONDS * 1000
     running = RunningWorker(settings)
     await running.start()
     assert not await redis.exists(keys.result(request_id))
     await redis.delete(claim)
     await all_answered(redis, [request_id])
     await running.stop()
+
+
+async def test_a_job_that_runs_on_keeps_its_claim(
+    redis: Redis, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "KEEP_SECONDS", 0.05)
+    monkeypatch.setattr(worker, "IDLE_POLL", 0.05)
+    held = gate(monkeypatch)
+    running = RunningWorker(settings)
+    await running.start()
+    [request_id] = await asked_for(redis, 1)
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        await held.arrived.wait()
+    lifetimes = [await redis.pttl(f"arq:in-progress:{request_id}")]
+
+    async def is_renewed() -> bool:
+        lifetimes.append(await redis.pttl(f"arq:in-progress:{request_id}"))
+        return bool(lifetimes[-1] > lifetimes[-2] > 0)
+
+    await until(is_renewed)
+    await until(is_renewed)
+    held.opened.set()
+    await all_answered(redis, [request_id])
+    await running.stop()
+
+
+async def test_a_job_whose_claim_expired_is_answered_once_though_two_workers_run_it(
+    redis: Redis, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = gate(monkeypatch)
+    first, second = RunningWorker(settings), RunningWorker(settings)
+    await first.start()
+    [request_id] = await asked_for(redis, 1)
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        await held.arrived.wait()
+    await redis.delete(f"arq:in-progress:{request_id}")
+    await second.start()
+
+    async def both_run_it() -> bool:
+        return held.waiting == [THREAD, THREAD]
+
+    await until(both_run_it)
+    held.opened.set()
+    await all_answered(redis, [request_id])
+    await until(lambda: is_empty(redis))
+    await first.stop()
+    await second.stop()
 
 
 async def test_sigterm_ends_the_worker_cleanly_and_loses_nothing(

@@ -10,6 +10,7 @@ from typing import Self
 
 import msgspec
 import structlog
+from redis.exceptions import ResponseError
 
 from moonfold_handoff.context.availability import fullest
 from moonfold_handoff.ops import tracing
@@ -30,6 +31,7 @@ from moonfold_schemas.events import QuotaReported, TurnEnded
 
 LISTEN_SECONDS = 2  # one wait for news of the session, after which a waiting call looks for itself
 RECONNECT_SECONDS = 0.5
+REMEMBERED = 64  # requests without an answer that are asked again, the newest ones
 
 logger = structlog.get_logger()
 
@@ -50,6 +52,7 @@ class HandoffClient:
         self._open: Services | None = None
         self._listener: asyncio.Task[None] | None = None
         self._waiting: dict[str, set[asyncio.Future[bytes | None]]] = {}
+        self._asked: dict[str, HandoffRequest] = {}
 
     async def __aenter__(self) -> Self:
         self._open = await self._exit.enter_async_context(
@@ -108,7 +111,11 @@ class HandoffClient:
         sound = decode_request(encode(request))
         redis, name = self.services.redis, queue.queue_of(sound)
         with tracing.spans.sending(redis, name, sound) as traced:
-            return await queue.enqueue_request(redis, traced)
+            accepted = await queue.enqueue_request(redis, traced)
+            self._asked[traced.request_id] = traced
+        if len(self._asked) > REMEMBERED:
+            del self._asked[next(iter(self._asked))]
+        return accepted
 
     async def wait(
         self,
@@ -116,6 +123,9 @@ class HandoffClient:
         timeout: float | None = None,  # noqa: ASYNC109 - callers in plain asyncio expect it
     ) -> HandoffResult:
         """Return the result of a request, at once if it is there, else when it is published.
+
+        What this client asked for is asked again now and then, which is harmless: a replica that took its
+        primary's place may never have heard of it.
 
         Args:
             request_id: a request of this session.
@@ -131,6 +141,7 @@ class HandoffClient:
 
     async def _result(self, request_id: str, seconds: float | None) -> HandoffResult:
         async with asyncio.timeout(seconds):
+            looked = False
             while True:
                 news = self._expect(request_id)
                 try:
@@ -138,10 +149,13 @@ class HandoffClient:
                     listener = self._listening()
                     result = await results.get(redis, request_id)
                     if result is not None:
-                        return result
+                        return self._answered(result)
+                    if looked and request_id in self._asked:
+                        await self._ask_again(self._asked[request_id])
+                    looked = True
                     await asyncio.wait((news, listener), return_when=asyncio.FIRST_COMPLETED)
                     if news.done() and (raw := news.result()) is not None:
-                        return decode_result(raw)
+                        return self._answered(decode_result(raw))
                     if listener.done() and not listener.cancelled():
                         listener.result()
                 except TRANSIENT as error:
@@ -149,6 +163,20 @@ class HandoffClient:
                     await asyncio.sleep(RECONNECT_SECONDS)
                 finally:
                     self._forget(request_id, news)
+
+    def _answered(self, result: HandoffResult) -> HandoffResult:
+        self._asked.pop(result.request_id, None)
+        return result
+
+    async def _ask_again(self, request: HandoffRequest) -> None:
+        try:
+            lost = await queue.enqueue_request(self.services.redis, request)
+        except ResponseError as error:
+            # Full, or read-only for now. The one that was asked first may be done all the same.
+            logger.warning("request_not_repeated", error=type(error).__name__)
+            return
+        if lost:
+            logger.warning("request_repeated", request_id=request.request_id)
 
     def _asks_for_fold(self, event: ThreadEvent) -> bool:
         if isinstance(event, QuotaReported):

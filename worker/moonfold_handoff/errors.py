@@ -32,6 +32,12 @@ class HandoffError(Exception):
         self.passed_over = passed_over
 
 
+class ServerAwayError(HandoffError):
+    """The server did not answer, or refused, for too long."""
+
+    retryable = True
+
+
 class ReferencesDoNotFitError(HandoffError):
     """Not even the one-line pointer to the history fits (R12)."""
 

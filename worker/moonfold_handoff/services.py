@@ -14,7 +14,7 @@ from moonfold_handoff.ops import tracing
 from moonfold_handoff.ops.metrics import Metrics
 from moonfold_handoff.policy import NO_POLICY, Policy
 from moonfold_handoff.settings import Settings
-from moonfold_handoff.store.connection import connect
+from moonfold_handoff.store.connection import connect, connect_threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,8 @@ class Services:
 
     Attributes:
         redis: the server of queues and results.
-        threads: the server of thread logs and states, often the same.
+        threads: the server of thread logs and states, often the same; it may be a cluster, where a
+            command or script can name the keys of one thread only.
         settings: what the environment says.
         catalogue: context windows of models.
         policy: where threads go on whose requests do not say.
@@ -78,7 +79,9 @@ async def open_services(
     tracing.pick_up()
     async with server_url(settings) as url:
         redis = connect(url, name=name)
-        threads = connect(settings.threads_url, name=name) if settings.threads_url else redis
+        threads = (
+            connect_threads(settings.threads_url, name=name) if settings.threads_url else redis
+        )
         try:
             yield Services(redis, threads, settings, catalogue, policy)
         finally:

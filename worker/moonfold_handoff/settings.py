@@ -130,14 +130,15 @@ SETTINGS = {
         "MOONFOLD_REDIS_URL",
         None,
         str.strip,
-        "Redis or Valkey server (redis://, rediss://, unix://); unset: the embedded server",
+        "Redis or Valkey server (redis://, rediss://, unix://), or redis+sentinel://HOST,HOST/SERVICE; "
+        "unset: the embedded server",
         secret=True,
     ),
     "threads_url": Setting(
         "MOONFOLD_THREADS_URL",
         None,
         str.strip,
-        "server of thread logs and states, where it is another one",
+        "server of thread logs and states, where it is another one; may be redis+cluster://HOST,HOST",
         secret=True,
     ),
     "token_cap": Setting(

@@ -27,13 +27,19 @@ from arq.worker import Function, Retry, Worker, func
 from moonfold_handoff import jobs
 from moonfold_handoff.catalogue import load_catalogue
 from moonfold_handoff.embedded import EmbeddedServer
-from moonfold_handoff.errors import HandoffError, InvalidRequestError, SupersededError
+from moonfold_handoff.errors import (
+    HandoffError,
+    InvalidRequestError,
+    ServerAwayError,
+    SupersededError,
+)
 from moonfold_handoff.ops import tracing
 from moonfold_handoff.ops.monitor import Monitor
 from moonfold_handoff.policy import load_policy
 from moonfold_handoff.services import Services, open_services
 from moonfold_handoff.settings import Settings
 from moonfold_handoff.store import keys, rejected
+from moonfold_handoff.store.addresses import Sentinels, several
 from moonfold_handoff.store.connection import RedisError
 from moonfold_handoff.store.queue import BUILD_HANDOFF, FOLD_THREAD, READ_LIMIT, Job, Time
 from moonfold_handoff.store.scripts import worker_script
@@ -44,10 +50,14 @@ from moonfold_schemas.codec import parse
 NAME = "moonfold-worker"  # in the server's client list
 PATIENCE = 0.25  # seconds that background jobs stand back at most, while interactive ones run
 IDLE_POLL = 0.5  # seconds between looks at the queue when nothing wakes the worker
-JOB_SECONDS = 20  # a job that takes longer is tried again; after `kill -9` a job waits 10 s more
+JOB_SECONDS = 20  # a job that takes longer is tried again
+CLAIM_SECONDS = 5.0  # lifetime of a claim; so long waits the job of a worker that was killed
+KEEP_SECONDS = 1.0  # between two renewals of the claims of running jobs
 STOP_SECONDS = 10.0  # what running jobs get at shutdown before they are given back
 GIVE_BACK_SECONDS = 1.0  # what a cancelled job gets to let its claim go
-ATTEMPTS = 5  # of a job that meets errors of the server
+ATTEMPTS = (
+    7  # of a job that meets errors of the server; by default a cluster takes 15 s to fail over
+)
 ATTEMPTS_EVER = 20  # shutdowns count as attempts, too
 RETRY_BASE = 0.2  # seconds before the second attempt, doubled each time
 RETRY_CAP = 30  # seconds between attempts at most
@@ -111,6 +121,7 @@ class WakeWorker(Worker):
         self._yielding: list[WakeWorker] = []
         self._started_at = 0.0
         self.turned_at = self.polled_at = time.monotonic()
+        self._kept_at = 0.0
         if yields_to is not None:
             yields_to._yielding.append(self)  # noqa: SLF001 - the same class
 
@@ -137,7 +148,7 @@ class WakeWorker(Worker):
             await self.pool.delete(self.health_check_key)
 
     async def _run(
-        self, job_id: str, score: int, attempt: int, raw: bytes | None, newer: bytes | None
+        self, job_id: str, overdue: int, attempt: int, raw: bytes | None, newer: bytes | None
     ) -> None:
         """Run a claimed job; where the server goes away meanwhile, let the claim go when it is back.
 
@@ -145,7 +156,7 @@ class WakeWorker(Worker):
         """
         structlog.contextvars.bind_contextvars(job_id=job_id)
         try:
-            await self._perform(job_id, score, attempt, raw, newer)
+            await self._perform(job_id, overdue, attempt, raw, newer)
         except TROUBLE as error:
             logger.warning("redis_lost_during_job", error=type(error).__name__)
             await self._release(job_id)
@@ -154,7 +165,7 @@ class WakeWorker(Worker):
             raise
 
     async def _perform(
-        self, job_id: str, score: int, attempt: int, raw: bytes | None, newer: bytes | None
+        self, job_id: str, overdue: int, attempt: int, raw: bytes | None, newer: bytes | None
     ) -> None:
         name, argument, enqueued, refusal = _read_job(raw, attempt, newer)
         if refusal is not None:
@@ -171,12 +182,14 @@ class WakeWorker(Worker):
             return
         context = {**self.ctx, "job_id": job_id, "job_try": attempt, "enqueue_time": enqueued}
         later: int | None = None
+        started = time.monotonic()
         try:
             await self.functions[name].coroutine(context, argument)
             self.jobs_complete += 1
         except Retry as retry:
             # The queue's score says when the job was due at first; arq moves it on from there.
-            later = (retry.defer_score or 0) + _now() - score
+            elapsed = int((time.monotonic() - started) * 1000)
+            later = (retry.defer_score or 0) + elapsed + overdue
             self.jobs_retried += 1
         await asyncio.shield(
             self.finish_job(
@@ -196,6 +209,7 @@ class WakeWorker(Worker):
         self.turned_at = time.monotonic()
         patience = self._stands_back()
         try:
+            await self._keep_claims()
             async with self._claiming:
                 if not patience:
                     await self._start_claimed()
@@ -210,6 +224,17 @@ class WakeWorker(Worker):
             async with asyncio.timeout(min(patience or IDLE_POLL, IDLE_POLL)):
                 await self._wake.wait()
 
+    async def _keep_claims(self) -> None:
+        """Let no claim of a running job expire. One that did all the same costs work, and no answer."""
+        now = time.monotonic()
+        if not self.tasks or now - self._kept_at < KEEP_SECONDS:
+            return
+        self._kept_at = now
+        async with self.pool.pipeline(transaction=False) as pipe:
+            for job_id in self.tasks:
+                pipe.pexpire(in_progress_key_prefix + job_id, int(CLAIM_SECONDS * 1000))
+            await pipe.execute()
+
     async def _start_claimed(self) -> None:
         free = self.max_jobs - len(self.tasks)
         if free <= 0 or not self.allow_pick_jobs:
@@ -218,21 +243,20 @@ class WakeWorker(Worker):
             self.pool,
             (self.queue_name,),
             (
-                _now(),
                 free,
                 READ_LIMIT,
                 self.token,
-                int(self.in_progress_timeout_s * 1000),
+                int(CLAIM_SECONDS * 1000),
                 *self.tasks,
             ),
         )
-        for raw_id, score, attempt, raw, newer in zip(*[iter(claimed)] * 5, strict=True):
+        for raw_id, overdue, attempt, raw, newer in zip(*[iter(claimed)] * 5, strict=True):
             try:
                 job_id = raw_id.decode()
             except UnicodeDecodeError:
                 await self._refuse(raw_id)
                 continue
-            run = self._run(job_id, int(float(score)), attempt, raw, newer)
+            run = self._run(job_id, overdue, attempt, raw, newer)
             task = self.loop.create_task(run)
             self.tasks[job_id] = task
             self._started_at = time.monotonic()
@@ -401,7 +425,9 @@ def _function(name: str, coroutine: JobCoroutine) -> Function:
             if attempt < ATTEMPTS:
                 services.metrics.retried(name)
                 raise Retry(defer=_pause(attempt)) from error
-            failure = HandoffError(f"Given up after {attempt} attempts; the server did not answer.")
+            failure: HandoffError = ServerAwayError(
+                f"Given up after {attempt} attempts; the server did not answer."
+            )
         except Exception:
             logger.exception("job_failed", function=name)
             failure = HandoffError("An internal error; its place is in the worker's log.")
@@ -426,10 +452,6 @@ def _function(name: str, coroutine: JobCoroutine) -> Function:
 
 def _pause(attempt: int) -> float:
     return min(RETRY_CAP, RETRY_BASE * 2.0 ** (attempt - 1))
-
-
-def _now() -> int:
-    return time.time_ns() // 1_000_000  # milliseconds since the epoch
 
 
 class _Read(NamedTuple):
@@ -511,6 +533,18 @@ def _redis_settings(settings: Settings) -> RedisSettings:
     if settings.redis_url is None:
         # arq connects before anything of ours runs: another moonfold process must keep the server up.
         return RedisSettings(unix_socket_path=str(EmbeddedServer().socket))
+    sentinels = several(settings.redis_url)
+    if isinstance(sentinels, Sentinels):
+        # arq asks Sentinels without TLS options and without a password of theirs.
+        return RedisSettings(
+            host=list(sentinels.hosts),
+            sentinel=True,
+            sentinel_master=sentinels.service,
+            database=sentinels.database,
+            username=sentinels.options.get("username"),
+            password=sentinels.options.get("password"),
+            ssl=sentinels.options.get("ssl", False),
+        )
     return RedisSettings.from_dsn(settings.redis_url)
 
 

@@ -22,6 +22,7 @@ BATCH_BYTES = 4 * 1024 * 1024  # bytes sent in one call at most, unless one even
 
 _append = producer_script("append")
 _fetch = worker_script("fetch")
+_renew = worker_script("renew")
 _REFUSAL = re.compile(r"(SEQUENCE_GAP|SEQUENCE_CONFLICT|EVENT_TOO_LARGE) (.*)")
 
 
@@ -163,11 +164,9 @@ async def renew(redis: Redis, thread_ids: Iterable[str], *, ttl: int) -> None:
 
     A fork reads its ancestors' logs, so they are kept while it goes on.
     """
-    async with redis.pipeline(transaction=False) as pipe:
-        for thread_id in thread_ids:
-            for key in (keys.log(thread_id), keys.items(thread_id), keys.state(thread_id)):
-                pipe.expire(key, ttl, gt=True)
-        await pipe.execute()
+    for thread_id in thread_ids:
+        thread_keys = (keys.log(thread_id), keys.items(thread_id), keys.state(thread_id))
+        await _renew(redis, thread_keys, (ttl,))
 
 
 async def last(redis: Redis, thread_id: str) -> int:

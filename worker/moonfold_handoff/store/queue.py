@@ -13,6 +13,7 @@ from moonfold_handoff.store.scripts import producer_script
 from moonfold_schemas import HandoffRequest, encode
 from moonfold_schemas.requests import ForkRequested, ProviderLimitNear
 
+AT_ONCE = 0  # by the server's clock: that of another machine may be wrong by minutes
 JOB_TTL = 24 * 3600  # seconds a job waits for a worker before its body is dropped
 READ_LIMIT = 1_000  # ids at the head looked at; running jobs stay there: more than all workers run
 
@@ -91,6 +92,6 @@ async def enqueue(
     queued = await _enqueue(
         redis,
         (keys.job(job_id), keys.result(job_id), queue, *marker),
-        (job_id, _encode(job), now, JOB_TTL * 1000, *reached),
+        (job_id, _encode(job), AT_ONCE, JOB_TTL * 1000, *reached),
     )
     return bool(queued)
