@@ -27,7 +27,10 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 # Following other clients' keys, and the list of clients, are no part of having a connection. Which node of a
 # cluster holds what is.
-_CONNECTION = "+@connection -@admin -@dangerous -client|tracking -client|caching +cluster|slots"
+# The scripts go by the server's clock, which all who share a queue have in common.
+_CONNECTION = (
+    "+@connection +time -@admin -@dangerous -client|tracking -client|caching +cluster|slots"
+)
 _SCRIPTS = "+eval +evalsha"
 
 
@@ -138,7 +141,7 @@ _ROLES = {
     # The dead letters hold ids, sizes and reasons, and no text.
     MONITOR: _rules(
         _CONNECTION,
-        "+info +dbsize +time",
+        "+info +dbsize",
         _selector(_SCRIPTS, keys.HANDOFFS, keys.BACKGROUND, keys.REJECTED),
         _selector("+zcard +zcount +zrangebyscore", keys.HANDOFFS, keys.BACKGROUND, only="R"),
         _selector("+exists", "arq:in-progress:*", only="R"),
