@@ -178,10 +178,11 @@ async def test_an_answer_that_cannot_be_kept_is_tried_again_with_a_pause(
     await put(redis, "bad", job(document(request_id="bad"), f="unknown"))
     started = time.monotonic()
 
-    async def was_tried_thrice() -> bool:
-        return len(logged.events("redis_lost_during_job")) >= 3
+    async def was_tried_often() -> bool:
+        return len(logged.events("redis_lost_during_job")) >= 4
 
-    await until(was_tried_thrice)
+    await until(was_tried_often)
+    # A hint that comes late can bring the second attempt on at once; the others wait for the poll.
     assert time.monotonic() - started >= 0.2
     await redis.delete(keys.REJECTED)
     assert isinstance(await client.wait("bad", timeout=10), HandoffFailed)
