@@ -73,6 +73,7 @@ class _Choosing:
         self._room = room
         self._whole: dict[int, Choice] = {}
         self._pieces: dict[int, Pieces] = {}
+        self._tried: set[int] = set()  # positions of items of which a piece was asked for
         self._reasons: dict[int, Reason] = {}
 
     def take_whole(self, ref: ItemRef, reason: Reason) -> bool:
@@ -118,7 +119,7 @@ class _Choosing:
                 return
             if not ref.pieces:
                 self.take_whole(ref, Reason.RECENT)
-            elif ref.position in self._pieces or ref.least <= self._room.text:
+            elif ref.position in self._tried or ref.least <= self._room.text:
                 for piece in range(len(ref.pieces) // 3 - 1, 0, -1):
                     self._take(ref, piece, Reason.RECENT)
 
@@ -139,8 +140,12 @@ class _Choosing:
             return
         pieces = self._pieces.get(ref.position)
         if pieces is None:
+            self._tried.add(ref.position)
+            # Most are asked for in vain once room is short; this much each costs at least.
+            if ref.frame + ref.pieces[1] + ref.pieces[3 * piece + 1] > self._room.text - least:
+                return
             pieces = self._pieces[ref.position] = Pieces(ref)
-        if piece in pieces.taken:
+        if piece in pieces.taken or pieces.least_of(piece) > self._room.text - least:
             return
         cost = pieces.cost_of(piece)
         envelope = 0 if pieces.taken else ENVELOPE_BYTES
