@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from helpers.servers import RedisServer, free_port
 from helpers.waiting import until_sync
-from redis.exceptions import ResponseError
+from redis.exceptions import ConnectionError, ResponseError  # noqa: A004
 
 import redis as sync_redis
 from moonfold_handoff.embedded import LOG_NAME
@@ -185,7 +185,13 @@ class Watched:
 
     def has_failed_over(self) -> None:
         """Wait until the replica has the primary's place."""
-        until_sync(lambda: self.replica.ask("ROLE")[0] == "master")
+        until_sync(self._is_promoted)
+
+    def _is_promoted(self) -> bool:
+        try:
+            return bool(self.replica.ask("ROLE")[0] == "master")
+        except ConnectionError:  # it closes its connections as it is promoted
+            return False
 
     def is_replicated(self) -> None:
         """Wait until the replica holds what the primary holds."""

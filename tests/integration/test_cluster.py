@@ -149,6 +149,14 @@ async def test_a_cluster_is_found_again_after_all_its_nodes_were_away(
     assert [await log.last(spread, thread) for thread in THREADS] == [8] * len(THREADS)
 
 
+async def test_a_node_may_be_named_otherwise_than_the_cluster_does(nodes: Cluster) -> None:
+    url = f"redis+cluster://localhost:{nodes.nodes[1].port}/0"
+    async with connect_threads(url, name="test") as redis:
+        for thread in THREADS:
+            assert await append(redis, conversation(), thread_id=thread) == 8
+        assert set(vars(redis)["_nodes"]) == {("127.0.0.1", node.port) for node in nodes.nodes}
+
+
 async def test_a_slot_that_moved_is_followed(spread: Redis, nodes: Cluster) -> None:
     key = keys.log(THREADS[0])
     origin = nodes.holder(key)
@@ -228,6 +236,13 @@ async def test_every_node_is_asked_what_has_no_key(spread: Redis, nodes: Cluster
     finally:
         await asyncio.to_thread(nodes.nodes[2].start)
         await asyncio.to_thread(nodes.is_whole)
+
+
+async def test_every_node_is_told_of_a_script(spread: Redis, nodes: Cluster) -> None:
+    source = "return 'a script of this test'"
+    sha = await spread.script_load(source)
+    assert [node.ask("SCRIPT EXISTS", sha) for node in nodes.nodes] == [[True]] * 3
+    assert await spread.script_exists(sha) == [True]
 
 
 async def test_a_pipeline_is_refused(spread: Redis) -> None:

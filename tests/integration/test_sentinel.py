@@ -101,6 +101,7 @@ async def test_a_primary_that_is_replaced_is_left_while_it_still_serves(
     session: HandoffClient, trio: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sentinel, "ASK_SECONDS", 0.1)
+    await asyncio.to_thread(trio.is_replicated)
     await asyncio.to_thread(trio.switch_over)
     await asyncio.to_thread(trio.has_failed_over)
     await is_listened_to(trio.replica)
@@ -145,10 +146,29 @@ async def test_servers_and_sentinels_have_passwords_of_their_own(kind: str) -> N
                 await redis.ping()
 
 
+async def test_nobody_is_asked_before_the_first_command() -> None:
+    redis = connect(f"redis+sentinel://127.0.0.1:{free_port()}/it", name="it")
+    await redis.aclose()
+    assert vars(redis)["_pool"].master_address is None
+
+
 async def test_sentinels_that_are_away_are_trouble_that_may_pass() -> None:
     async with connect(f"redis+sentinel://127.0.0.1:{free_port()}/it", name="it") as redis:
         with pytest.raises(ConnectionError, match="No master found for 'it'"):
             await redis.ping()
+
+
+async def test_a_primary_is_used_while_its_sentinels_are_away(
+    session: HandoffClient, trio: Watched, logged: Logged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sentinel, "ASK_SECONDS", 0)
+    trio.sentinel.kill()
+
+    async def is_noticed() -> bool:
+        await ready(session, switch())
+        return bool(logged.events("sentinels_unavailable"))
+
+    await until(is_noticed)
 
 
 async def test_arqs_command_asks_the_sentinel(trio: Watched) -> None:

@@ -28,6 +28,7 @@ from moonfold_handoff.store.addresses import Host, Nodes
 
 PAUSES = (0.0, 0.05, 0.1, 0.2, 0.4)  # seconds before each attempt at one command
 AWAY = (ConnectionError, TimeoutError, ClusterDownError)
+KEYLESS = frozenset({"DBSIZE", "INFO", "PING", "SCRIPT EXISTS", "SCRIPT LOAD", "TIME"})
 SCRIPTS = frozenset({"EVAL", "EVALSHA"})
 
 _Holders = list[Host | None]
@@ -53,7 +54,7 @@ class ClusterClient(Redis):
         super().__init__(connection_pool=self._pool(nodes.hosts[0]))
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Run a command where its key is. One without a key goes to all nodes, whose first reply it has.
+        """Run a command where its key is. One of `KEYLESS` runs on all nodes; the first one's reply counts.
 
         Raises:
             ConnectionError: the node is away, or nobody holds the slot.
@@ -61,7 +62,7 @@ class ClusterClient(Redis):
             ClusterDownError: the nodes do not serve.
             TryAgainError: the slot is on its way to another node, and takes its time.
         """
-        if len(args) == 1:
+        if args[0] in KEYLESS:
             holders = self._holders or await self._look(instead_of=self._holders)
             replies = [await self._on(host, args, options) for host in _hosts(holders)]
             return replies[0]
