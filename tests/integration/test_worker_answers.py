@@ -32,8 +32,9 @@ from helpers.building import assistant, command, user
 from helpers.waiting import until
 from redis.asyncio import Redis
 
-from moonfold_handoff import jobs, worker
+from moonfold_handoff import jobs
 from moonfold_handoff.client import HandoffClient
+from moonfold_handoff.queued_jobs import ATTEMPTS_EVER
 from moonfold_handoff.services import Services
 from moonfold_handoff.settings import Settings
 from moonfold_handoff.store import keys, queue, results, threads
@@ -354,7 +355,7 @@ async def test_a_bad_job_is_answered_and_kept_without_its_text(
 ) -> None:
     body, reason = BAD_JOBS[name]
     if name == "given up before":
-        await redis.set("arq:retry:bad", worker.ATTEMPTS_EVER, ex=60)
+        await redis.set("arq:retry:bad", ATTEMPTS_EVER, ex=60)
     await put(redis, "bad", body)
     result = await client.wait("bad", timeout=10)
     assert isinstance(result, HandoffFailed)

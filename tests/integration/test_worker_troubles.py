@@ -29,6 +29,7 @@ from redis.exceptions import (
 
 from moonfold_handoff import jobs, worker
 from moonfold_handoff.client import HandoffClient
+from moonfold_handoff.queued_jobs import ATTEMPTS_EVER
 from moonfold_handoff.services import Services, open_services
 from moonfold_handoff.settings import Settings
 from moonfold_handoff.store import keys, queue, results, threads
@@ -190,7 +191,7 @@ async def test_an_answer_that_cannot_be_kept_is_tried_again_with_a_pause(
 
 
 def test_pauses_grow_and_stay_bearable() -> None:
-    pauses = [worker._pause(attempt) for attempt in range(1, worker.ATTEMPTS_EVER + 1)]
+    pauses = [worker._pause(attempt) for attempt in range(1, ATTEMPTS_EVER + 1)]
     assert pauses[:3] == [0.2, 0.4, 0.8]
     assert pauses == sorted(pauses)
     assert pauses[-1] == worker.RETRY_CAP

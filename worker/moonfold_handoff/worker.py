@@ -15,13 +15,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from datetime import datetime
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-import msgspec
 import structlog
 from arq.connections import ArqRedis, RedisSettings
 from arq.constants import in_progress_key_prefix, job_key_prefix, retry_key_prefix
-from arq.utils import ms_to_datetime
 from arq.worker import Function, Retry, Worker, func
 
 from moonfold_handoff import jobs
@@ -29,23 +27,25 @@ from moonfold_handoff.catalogue import load_catalogue
 from moonfold_handoff.embedded import EmbeddedServer
 from moonfold_handoff.errors import (
     HandoffError,
-    InvalidRequestError,
     ServerAwayError,
-    SupersededError,
 )
 from moonfold_handoff.ops import tracing
 from moonfold_handoff.ops.monitor import Monitor
 from moonfold_handoff.policy import load_policy
+from moonfold_handoff.queued_jobs import (
+    ATTEMPTS_EVER,
+    deserialize_job,
+    read_job,
+    serialize_job,
+)
 from moonfold_handoff.services import Services, open_services
 from moonfold_handoff.settings import Settings
 from moonfold_handoff.store import keys, rejected
 from moonfold_handoff.store.addresses import Sentinels, several
 from moonfold_handoff.store.connection import RedisError
-from moonfold_handoff.store.queue import BUILD_HANDOFF, FOLD_THREAD, READ_LIMIT, Job, Time
+from moonfold_handoff.store.queue import BUILD_HANDOFF, FOLD_THREAD, READ_LIMIT
 from moonfold_handoff.store.scripts import worker_script
 from moonfold_handoff.tasks import end
-from moonfold_schemas import WireError
-from moonfold_schemas.codec import parse
 
 NAME = "moonfold-worker"  # in the server's client list
 PATIENCE = 0.25  # seconds that background jobs stand back at most, while interactive ones run
@@ -58,7 +58,6 @@ GIVE_BACK_SECONDS = 1.0  # what a cancelled job gets to let its claim go
 ATTEMPTS = (
     7  # of a job that meets errors of the server; by default a cluster takes 15 s to fail over
 )
-ATTEMPTS_EVER = 20  # shutdowns count as attempts, too
 RETRY_BASE = 0.2  # seconds before the second attempt, doubled each time
 RETRY_CAP = 30  # seconds between attempts at most
 HANDOFF_JOBS = 32  # running at once
@@ -70,8 +69,6 @@ TROUBLE = (RedisError, OSError)
 """Whatever a server answers in place of its work: away, loading, full, read-only after a failover."""
 
 _claim = worker_script("claim")
-_encode = msgspec.json.Encoder(enc_hook=lambda value: type(value).__name__).encode
-_decode_job = msgspec.json.Decoder(Job).decode
 
 logger = structlog.get_logger()
 
@@ -99,7 +96,7 @@ class WakeWorker(Worker):
             functions=functions(),
             redis_pool=ArqRedis(
                 services.redis.connection_pool,
-                job_serializer=_encode,
+                job_serializer=serialize_job,
                 job_deserializer=deserialize_job,
                 default_queue_name=queue,
             ),
@@ -167,7 +164,7 @@ class WakeWorker(Worker):
     async def _perform(
         self, job_id: str, overdue: int, attempt: int, raw: bytes | None, newer: bytes | None
     ) -> None:
-        name, argument, enqueued, refusal = _read_job(raw, attempt, newer)
+        name, argument, enqueued, refusal = read_job(raw, attempt, newer)
         if refusal is not None:
             await jobs.abandon(
                 self._services,
@@ -372,34 +369,6 @@ def functions() -> list[Function]:
     ]
 
 
-def deserialize_job(raw: bytes) -> dict[str, Any]:
-    """Return a job as arq wants it, its arguments still JSON.
-
-    Raises:
-        WireError: it is not a job.
-    """
-    try:
-        job = _decode_job(raw)
-    except (msgspec.DecodeError, RecursionError):
-        try:
-            job = msgspec.convert(parse(raw), _LenientJob).as_job()
-        except msgspec.ValidationError:
-            raise WireError("not a job") from None
-    return {"t": job.t, "f": job.f, "a": job.a, "k": {}, "et": job.et}
-
-
-class _LenientJob(msgspec.Struct):
-    """A job whose arguments hold lone surrogates, which `Raw` does not take."""
-
-    f: str
-    a: list[Any]
-    et: Time = 0
-    t: int | None = None
-
-    def as_job(self) -> Job:
-        return Job(f=self.f, a=tuple(msgspec.Raw(_encode(a)) for a in self.a), et=self.et, t=self.t)
-
-
 def _function(name: str, coroutine: JobCoroutine) -> Function:
     """Wrap a job: bind its log context, retry what may pass, answer what will not."""
 
@@ -454,50 +423,8 @@ def _pause(attempt: int) -> float:
     return min(RETRY_CAP, RETRY_BASE * 2.0 ** (attempt - 1))
 
 
-class _Read(NamedTuple):
-    """What a job says: its function and argument, when it was asked for, and why it is not to be run."""
-
-    function: str
-    argument: bytes
-    enqueued: datetime | None = None
-    refusal: HandoffError | None = None
-
-
-def _read_job(raw: bytes | None, attempt: int, newer: bytes | None) -> _Read:
-    """Return what a job says, and why it is not to be run if it is not."""
-    if raw is None:
-        return _Read(BUILD_HANDOFF, b"", None, HandoffError("Expired before a worker took it."))
-    try:
-        job = deserialize_job(raw)
-    except WireError:
-        unreadable = InvalidRequestError("The job cannot be read.")
-        return _Read(BUILD_HANDOFF, _argument_of(raw), None, unreadable)
-    argument = bytes(job["a"][0]) if job["a"] else b""
-    read = _Read(job["f"], argument, ms_to_datetime(job["et"]) if job["et"] else None)
-    if job["f"] not in {BUILD_HANDOFF, FOLD_THREAD}:
-        unknown = InvalidRequestError("The job names an unknown function.")
-        return read._replace(function=BUILD_HANDOFF, refusal=unknown)
-    if newer is not None:
-        name = newer.decode(errors="replace")
-        superseded = SupersededError(f"Request {name} of the same session takes its place.")
-        return read._replace(refusal=superseded)
-    if attempt > ATTEMPTS_EVER:
-        return read._replace(refusal=HandoffError("Given up after too many attempts."))
-    return read
-
-
-def _argument_of(raw: bytes) -> bytes:
-    """Return the argument of a job that is otherwise unreadable, so that its session is answered."""
-    try:
-        document = parse(raw)
-    except WireError:
-        return raw
-    arguments = document.get("a") if isinstance(document, dict) else None
-    return _encode(arguments[0]) if isinstance(arguments, list) and arguments else raw
-
-
 WORKER_OPTIONS: dict[str, Any] = {
-    "job_serializer": _encode,
+    "job_serializer": serialize_job,
     "job_deserializer": deserialize_job,
     "keep_result": 0,
     "job_timeout": JOB_SECONDS,
