@@ -62,11 +62,9 @@ class ClusterClient(Redis):
             ClusterDownError: the nodes do not serve.
             TryAgainError: the slot is on its way to another node, and takes its time.
         """
-        if args[0] in KEYLESS:
-            holders = self._holders or await self._look(instead_of=self._holders)
-            replies = [await self._on(host, args, options) for host in _hosts(holders)]
-            return replies[0]
-        slot = _slot(args[3] if args[0] in SCRIPTS else args[1])
+        slot = None
+        if args[0] not in KEYLESS:
+            slot = _slot(args[3] if args[0] in SCRIPTS else args[1])
         failure: RedisError = ConnectionError()
         holders, known = self._holders, bool(self._holders)
         for pause in PAUSES:
@@ -75,21 +73,26 @@ class ClusterClient(Redis):
             try:
                 if not known:
                     holders, known = await self._look(instead_of=holders), True
-                return await self._run(slot, holders, args, options)
+                if slot is None:
+                    return await self._everywhere(holders, args, options)
+                return await self._run(holders[slot], args, options)
             except MovedError as error:
-                holders[slot], failure = (error.host, error.port), error
+                holders[error.slot_id], failure = (error.host, error.port), error
             except TryAgainError as error:
                 failure = error
             except AWAY as error:
                 known, failure = False, error
         raise failure
 
-    async def _run(
-        self, slot: int, holders: _Holders, args: tuple[Any, ...], options: dict[str, Any]
+    async def _everywhere(
+        self, holders: _Holders, args: tuple[Any, ...], options: dict[str, Any]
     ) -> Any:
-        host = holders[slot]
+        replies = [await self._on(host, args, options) for host in _hosts(holders)]
+        return replies[0]
+
+    async def _run(self, host: Host | None, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         if host is None:
-            raise ConnectionError(f"No node holds slot {slot}.")
+            raise ConnectionError("No node of the cluster holds the slot.")
         try:
             return await self._on(host, args, options)
         except MovedError:
@@ -135,24 +138,21 @@ class ClusterClient(Redis):
         async with self._looking:
             if self._holders is not instead_of:
                 return self._holders
+            failure: Exception | None = None
             for host in dict.fromkeys((*_hosts(self._holders), *self._seeds)):
                 try:
                     spans = await self._on(host, ("CLUSTER SLOTS",), {})
-                except (*AWAY, OSError):
+                except (*AWAY, OSError) as error:
+                    failure = error
                     continue
                 self._holders = _held(spans, host)
-                await self._let_go()
                 return self._holders
-        raise ConnectionError("No node of the cluster answers.")
+        raise ConnectionError(f"No node of the cluster answers: {failure}") from failure
 
     async def _on(self, host: Host, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         return await self._node(host).execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
-    async def _let_go(self) -> None:
-        """Close the connections to nodes that hold nothing (any more)."""
-        for host in self._nodes.keys() - set(_hosts(self._holders)):
-            await self._nodes.pop(host).aclose()
-
+    # A node that holds nothing any more keeps its client: closing it would break a command that uses it.
     def _node(self, host: Host) -> Redis:
         if host not in self._nodes:
             self._nodes[host] = Redis.from_pool(self._pool(host))
