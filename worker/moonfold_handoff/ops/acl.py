@@ -29,7 +29,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 # cluster holds what is.
 # The scripts go by the server's clock, which all who share a queue have in common.
 _CONNECTION = (
-    "+@connection +time -@admin -@dangerous -client|tracking -client|caching +cluster|slots"
+    "+@connection +time -@admin -@dangerous -client|tracking -client|caching +asking +cluster|slots"
 )
 _SCRIPTS = "+eval +evalsha"
 
