@@ -21,6 +21,7 @@ TALK_SHARE = 10  # this part of the allowance goes to recent requests and answer
 ASKED_SHARE = 4  # this part goes to what the new request mentions
 ASKED_MARKS = 24  # identifiers of the new request that are looked for
 LEAST_ROOM = 64  # bytes; with less nothing is looked for
+MOST_GAP_BYTES = 80  # of the mark of a gap, which a piece can make unnecessary
 
 
 def choose(
@@ -120,8 +121,19 @@ class _Choosing:
             if not ref.pieces:
                 self.take_whole(ref, Reason.RECENT)
             elif ref.position in self._tried or ref.least <= self._room.text:
-                for piece in range(len(ref.pieces) // 3 - 1, 0, -1):
-                    self._take(ref, piece, Reason.RECENT)
+                self._fill_with(ref)
+
+    def _fill_with(self, ref: ItemRef) -> None:
+        """Take pieces of an item from its end, as far as there is room; mostly there is none."""
+        sizes = ref.pieces[1::3]
+        for piece in range(len(sizes) - 1, 0, -1):
+            held = self._pieces.get(ref.position)
+            begun = held is not None and held.taken
+            if (
+                sizes[piece] + (-MOST_GAP_BYTES if begun else ref.frame + sizes[0])
+                <= self._room.text
+            ):
+                self._take(ref, piece, Reason.RECENT)
 
     def choices(self) -> list[Choice]:
         """Return all that was taken."""
