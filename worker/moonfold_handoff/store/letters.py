@@ -96,7 +96,7 @@ async def retry(redis: Redis, letter: DeadLetter) -> Outcome:
     outcome = await _retry(
         redis,
         (keys.REJECTED, keys.job(job_id), keys.result(job_id), name),
-        (letter.letter_id, job_id, _encode(job), now, JOB_TTL * 1000),
+        (letter.letter_id, job_id, _encode(job), JOB_TTL * 1000),
     )
     return Outcome(outcome.decode())
 
