@@ -91,6 +91,7 @@ def next_steps() -> None:
         ("moonfold demo --cap 4000", "the same with less room"),
         ("moonfold handoff FILE --to codex", "a session of yours"),
         ("moonfold handoff FILE --to gemini-cli --text", "only the text, to pipe or paste"),
+        ("moonfold watch --to codex", "hand over the moment an agent reaches its limit"),
         ("moonfold worker", "serve sessions that use HandoffClient"),
         ("moonfold settings", "what can be set"),
     ):
