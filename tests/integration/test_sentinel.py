@@ -169,6 +169,10 @@ async def test_a_primary_is_used_while_its_sentinels_are_away(
         return bool(logged.events("sentinels_unavailable"))
 
     await until(is_noticed)
+    # New connections go there, too.
+    redis = session.services.redis
+    await redis.connection_pool.disconnect()
+    assert all(await asyncio.gather(*(redis.ping() for _ in range(5))))
 
 
 async def test_arqs_command_asks_the_sentinel(trio: Watched) -> None:

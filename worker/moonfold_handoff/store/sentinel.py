@@ -62,7 +62,15 @@ class _PrimaryPool(SentinelConnectionPool):
         return await super().get_connection(*args, **options)
 
     async def get_master_address(self) -> Host:
-        address: Host = await self.sentinel_manager.discover_master(self.service_name)
+        try:
+            address: Host = await self.sentinel_manager.discover_master(self.service_name)
+        except TROUBLE as error:
+            known: Host | None = self.master_address
+            if known is None:
+                raise
+            # Without Sentinels nobody takes the primary's place: new connections may go there, too.
+            logger.warning("sentinels_unavailable", error=type(error).__name__)
+            return known
         self.master_address = address
         connections: list[Any] = [*self._available_connections, *self._in_use_connections]
         for connection in connections:
