@@ -272,6 +272,25 @@ def test_an_agent_that_is_not_installed_is_named(place: Place, path: Path) -> No
     assert done.stderr == "Error: gemini is not installed, or not on your PATH.\n"
 
 
+def test_an_agent_that_cannot_run_is_told_and_the_next_handoff_is_started(
+    place: Place, path: Path, work: Path
+) -> None:
+    started = install(place, "opencode")
+    with watching(place, "--json", "--to", "opencode", "--run") as watch:
+        (place.programs / "opencode").write_text("#!/no/such/interpreter\n")
+        write(path, lines(work))
+        watch.next("limit_reached")
+        request_id = watch.next("handoff.ready")["request_id"]
+        told = watch.next("not_started")
+        assert told["request_id"] == request_id
+        assert "No such file or directory" in told["message"]
+        install(place, "opencode")
+        write(path.with_name("0b54d9e4-97e7-4b5e-8e0e-2f4f5b0a6b11.jsonl"), lines(work))
+        watch.next("limit_reached")
+        watch.next("handoff.ready")
+        until_sync(started.exists)
+
+
 def test_a_limit_that_is_over_is_an_old_story(place: Place, path: Path) -> None:
     old = RECORDING.read_bytes().replace(b"2026-11-30T", b"2025-11-30T")
     with watching(place, "--json", "--to", "opencode") as watch:

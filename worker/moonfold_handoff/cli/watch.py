@@ -21,8 +21,11 @@ from moonfold_handoff.cli.handoff import MOST
 from moonfold_handoff.client import HandoffClient
 from moonfold_handoff.delivery.programs import PROGRAMS, NotStartedError
 from moonfold_handoff.delivery.start import GO_ON
+from moonfold_handoff.errors import HandoffError
 from moonfold_handoff.handover import Answered, Handover, Notice, Prepared, Reached, Unanswered
 from moonfold_handoff.settings import Settings, seconds
+from moonfold_handoff.store.connection import RedisError
+from moonfold_handoff.store.log import AppendError
 from moonfold_handoff.tasks import end
 from moonfold_handoff.transcripts import AGENTS, Agent, Session
 from moonfold_handoff.transfer import worker_if_embedded
@@ -176,19 +179,24 @@ class _Watching:
         while self._start_it:
             result = await self._ready.get()
             try:
-                cwd = await worked_in(client.services, result)
-                start = await begin(client, result, self._request.text or GO_ON, cwd)
-            except NotStartedError as error:
+                await self._start(client, result)
+            except (AppendError, HandoffError, NotStartedError, OSError) as error:
                 self._print(_NotStarted(result.request_id, str(error)))
-                continue
-            self._at_work = True
-            try:
-                await run(start)
-            finally:
-                self._at_work = False
-                held, self._held = self._held, []
-                for line in held:
-                    click.echo(line)
+            except RedisError as error:
+                message = f"The server cannot be used: {type(error).__name__}."
+                self._print(_NotStarted(result.request_id, message))
+
+    async def _start(self, client: HandoffClient, result: HandoffReady) -> None:
+        cwd = await worked_in(client.services, result)
+        start = await begin(client, result, self._request.text or GO_ON, cwd)
+        self._at_work = True
+        try:
+            await run(start)
+        finally:
+            self._at_work = False
+            held, self._held = self._held, []
+            for line in held:
+                click.echo(line)
 
 
 @dataclass(frozen=True, slots=True)
