@@ -80,7 +80,6 @@ class Watcher:
         self._since = since
         self._files: dict[Path, _File] = {}
         self._seen: dict[Path, tuple[int, int]] = {}
-        self._new_root = asyncio.Event()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Follow until `stop` is set."""
