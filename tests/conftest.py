@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ from moonfold_handoff import logs, worker
 from moonfold_handoff.client import HandoffClient
 from moonfold_handoff.policy import load_policy
 from moonfold_handoff.services import Services, open_services
-from moonfold_handoff.settings import Settings
+from moonfold_handoff.settings import SETTINGS, Settings
 from moonfold_handoff.store import keys
 
 QUEUES = {keys.HANDOFFS.encode(), keys.BACKGROUND.encode()}
@@ -196,3 +196,24 @@ def logged(restored_logging: None) -> Logged:
     logging.getLogger().handlers = [handler]
     logging.getLogger().setLevel(logging.DEBUG)
     return logged
+
+
+@pytest.fixture
+def at_the_server(
+    monkeypatch: pytest.MonkeyPatch, server: RedisServer, restored_logging: None
+) -> None:
+    """Let a command run here with no settings but the server's address, on a wide terminal."""
+    for setting in SETTINGS.values():
+        monkeypatch.delenv(setting.variable, raising=False)
+    monkeypatch.setenv("MOONFOLD_REDIS_URL", server.url)
+    monkeypatch.setenv("COLUMNS", "160")
+
+
+def do(server: RedisServer, what: Callable[[Services], Awaitable[object]]) -> Any:
+    """Do something with a server's services, from a test that is not asynchronous."""
+
+    async def run() -> object:
+        async with open_services(Settings(redis_url=server.url), name="test") as services:
+            return await what(services)
+
+    return asyncio.run(run())

@@ -2,45 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
 from click.testing import CliRunner, Result
+from conftest import do
 from helpers.asking import CLAUDE, CODEX, append, conversation, limited
 from helpers.servers import RedisServer
 
 from moonfold_handoff.cli import main
 from moonfold_handoff.context.availability import Instance, Notice
 from moonfold_handoff.jobs import build_handoff
-from moonfold_handoff.services import Services, open_services
-from moonfold_handoff.settings import SETTINGS, Settings
+from moonfold_handoff.services import Services
 from moonfold_handoff.store import providers
 from moonfold_schemas import encode, utc_now
 from moonfold_schemas.events import LimitKind
 
+pytestmark = pytest.mark.usefixtures("at_the_server")
+
+
 NOW = utc_now().replace(microsecond=0)
 UNTIL = NOW + timedelta(hours=5)
-
-
-@pytest.fixture(autouse=True)
-def _environment(
-    monkeypatch: pytest.MonkeyPatch, server: RedisServer, restored_logging: None
-) -> None:
-    for setting in SETTINGS.values():
-        monkeypatch.delenv(setting.variable, raising=False)
-    monkeypatch.setenv("MOONFOLD_REDIS_URL", server.url)
-    monkeypatch.setenv("COLUMNS", "160")
-
-
-def do(server: RedisServer, what: Callable[[Services], Awaitable[object]]) -> None:
-    async def run() -> None:
-        async with open_services(Settings(redis_url=server.url), name="test") as services:
-            await what(services)
-
-    asyncio.run(run())
 
 
 @pytest.fixture

@@ -2,47 +2,31 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from conftest import do
 from helpers.asking import THREAD, append, conversation, events
 from helpers.building import command, user
 from helpers.servers import RedisServer
 
 from moonfold_handoff.cli import main, show
-from moonfold_handoff.services import Services, open_services
-from moonfold_handoff.settings import SETTINGS, Settings
+from moonfold_handoff.services import Services
 from moonfold_handoff.store import tokens
 
 LAST = 9
 
 
 @pytest.fixture(autouse=True)
-def _environment(
-    monkeypatch: pytest.MonkeyPatch, server: RedisServer, restored_logging: None
-) -> None:
-    for setting in SETTINGS.values():
-        monkeypatch.delenv(setting.variable, raising=False)
-    monkeypatch.setenv("MOONFOLD_REDIS_URL", server.url)
-
+def _written(at_the_server: None, server: RedisServer) -> None:
     async def write(services: Services) -> None:
         await append(services.threads, [*conversation(), *events(command("make", "x" * 500))])
 
     do(server, write)
-
-
-def do(server: RedisServer, what: Callable[[Services], Awaitable[object]]) -> Any:
-    async def run() -> object:
-        async with open_services(Settings(redis_url=server.url), name="test") as services:
-            return await what(services)
-
-    return asyncio.run(run())
 
 
 def run(*arguments: str) -> Result:

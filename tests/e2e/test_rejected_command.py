@@ -14,20 +14,12 @@ from helpers.servers import RedisServer
 import redis as sync_redis
 from moonfold_handoff.cli import main
 from moonfold_handoff.services import open_services
-from moonfold_handoff.settings import SETTINGS, Settings
+from moonfold_handoff.settings import Settings
 from moonfold_handoff.store import keys, queue, rejected
 
+pytestmark = pytest.mark.usefixtures("at_the_server")
+
 SECRET = "private words"
-
-
-@pytest.fixture(autouse=True)
-def _environment(
-    monkeypatch: pytest.MonkeyPatch, server: RedisServer, restored_logging: None
-) -> None:
-    for setting in SETTINGS.values():
-        monkeypatch.delenv(setting.variable, raising=False)
-    monkeypatch.setenv("MOONFOLD_REDIS_URL", server.url)
-    monkeypatch.setenv("COLUMNS", "160")
 
 
 @pytest.fixture

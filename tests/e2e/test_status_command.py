@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import pty
@@ -10,12 +9,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 
 import pytest
 from click.testing import CliRunner, Result
+from conftest import do
 from helpers.servers import RedisServer
 from helpers.waiting import until_sync
 
@@ -25,29 +25,11 @@ from moonfold_handoff.context.availability import Instance, Notice
 from moonfold_handoff.ops import workers
 from moonfold_handoff.ops.metrics import Recent
 from moonfold_handoff.ops.workers import Beat, Slots
-from moonfold_handoff.services import Services, open_services
-from moonfold_handoff.settings import SETTINGS, Settings
 from moonfold_handoff.store import keys, providers, rejected
 from moonfold_schemas import utc_now
 from moonfold_schemas.events import LimitKind
 
-
-@pytest.fixture(autouse=True)
-def _environment(
-    monkeypatch: pytest.MonkeyPatch, server: RedisServer, restored_logging: None
-) -> None:
-    for setting in SETTINGS.values():
-        monkeypatch.delenv(setting.variable, raising=False)
-    monkeypatch.setenv("MOONFOLD_REDIS_URL", server.url)
-    monkeypatch.setenv("COLUMNS", "160")
-
-
-def do(server: RedisServer, what: Callable[[Services], Awaitable[object]]) -> None:
-    async def run() -> None:
-        async with open_services(Settings(redis_url=server.url), name="test") as services:
-            await what(services)
-
-    asyncio.run(run())
+pytestmark = pytest.mark.usefixtures("at_the_server")
 
 
 @pytest.fixture
@@ -74,7 +56,7 @@ def living(server: RedisServer) -> None:
 
 
 @pytest.fixture
-def away(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def away(at_the_server: None, server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOONFOLD_REDIS_URL", server.url + "-nobody")
 
 

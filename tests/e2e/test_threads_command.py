@@ -25,7 +25,7 @@ import redis as sync_redis
 from moonfold_handoff import worker
 from moonfold_handoff.cli import main
 from moonfold_handoff.services import open_services
-from moonfold_handoff.settings import SETTINGS, Settings
+from moonfold_handoff.settings import Settings
 from moonfold_handoff.store import keys
 from moonfold_schemas import HandoffResult, ThreadEvent, decode_result
 from moonfold_schemas.events import (
@@ -38,6 +38,8 @@ from moonfold_schemas.events import (
 )
 from moonfold_schemas.results import FailureCode, HandoffFailed, HandoffPrepared, HandoffReady
 
+pytestmark = pytest.mark.usefixtures("at_the_server")
+
 HISTORY = events(
     ThreadStarted(),
     started("first-conversation", capacity=200_000),
@@ -49,16 +51,6 @@ HISTORY = events(
     command("make two", "half done"),
 )
 TO_CLAUDE = ("--to", "claude-code")
-
-
-@pytest.fixture(autouse=True)
-def _environment(
-    monkeypatch: pytest.MonkeyPatch, server: RedisServer, restored_logging: None
-) -> None:
-    for setting in SETTINGS.values():
-        monkeypatch.delenv(setting.variable, raising=False)
-    monkeypatch.setenv("MOONFOLD_REDIS_URL", server.url)
-    monkeypatch.setenv("COLUMNS", "160")
 
 
 @pytest.fixture

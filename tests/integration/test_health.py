@@ -14,6 +14,7 @@ from helpers.asking import append, conversation, switch
 from helpers.scraping import Answer, get
 from helpers.servers import RedisServer
 from helpers.slow import gate
+from helpers.spoiling import full, not_full, read_only, writable
 from helpers.waiting import DEADLINE_SECONDS, until
 from redis.asyncio import Redis
 
@@ -182,22 +183,6 @@ async def test_a_worker_that_loses_its_server_is_not_ready_until_it_is_back(
         assert await results.get(services.redis, before) is not None
         await logs("worker_ready", 2, logged)
     await running.stop()
-
-
-async def full(redis: Redis) -> None:
-    await redis.config_set("maxmemory", 1)
-
-
-async def not_full(redis: Redis) -> None:
-    await redis.config_set("maxmemory", 0)
-
-
-async def read_only(redis: Redis) -> None:
-    await redis.execute_command("REPLICAOF", "127.0.0.1", "1")  # type: ignore[no-untyped-call]
-
-
-async def writable(redis: Redis) -> None:
-    await redis.execute_command("REPLICAOF", "NO", "ONE")  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.usefixtures("quick")

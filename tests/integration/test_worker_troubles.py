@@ -18,6 +18,7 @@ from conftest import Logged, RunningWorker
 from helpers.asking import THREAD, append, conversation, document, job, listening, put, switch
 from helpers.servers import RedisServer
 from helpers.slow import gate
+from helpers.spoiling import full, not_full, read_only, writable
 from helpers.waiting import DEADLINE_SECONDS, until
 from redis.asyncio import Redis
 from redis.exceptions import (
@@ -328,22 +329,6 @@ async def test_a_worker_needs_its_server_to_start(own_server: RedisServer) -> No
     own_server.kill()
     with pytest.raises((ConnectionError, OSError)):
         await worker.run(Settings(redis_url=own_server.url), asyncio.Event())
-
-
-async def full(redis: Redis) -> None:
-    await redis.config_set("maxmemory", 1)
-
-
-async def not_full(redis: Redis) -> None:
-    await redis.config_set("maxmemory", 0)
-
-
-async def read_only(redis: Redis) -> None:
-    await redis.execute_command("REPLICAOF", "127.0.0.1", "1")  # type: ignore[no-untyped-call]
-
-
-async def writable(redis: Redis) -> None:
-    await redis.execute_command("REPLICAOF", "NO", "ONE")  # type: ignore[no-untyped-call]
 
 
 @pytest.mark.usefixtures("quick")
